@@ -1,0 +1,1 @@
+"""The roof: wires the apps together and decides nothing."""

@@ -1,0 +1,97 @@
+"""The environment variables that the kernel reads: all of them, here, once.
+
+In production every service must be named. In development an unset service is the embedded one under `var/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Literal, Self
+
+from django.core.exceptions import ImproperlyConfigured
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings
+
+from kernel_project.devstack.layout import Layout
+
+REQUIRED_IN_PRODUCTION = (
+    "secret_key", "database_url", "redis_url", "temporal_address", "temporality_url", "temporality_token",
+    "kernel_source_id", "artifact_url", "allowed_hosts",
+)  # fmt: skip
+SECRET_FILE_MODE = 0o600
+
+
+class Environment(BaseSettings):
+    """One attribute per variable, which has the same name in capitals. Documented in docs/settings.md."""
+
+    kernel_mode: Literal["development", "production"] = "development"
+    secret_key: str = Field(default="", min_length=0)
+    allowed_hosts: str = ""
+    csrf_trusted_origins: str = ""
+    database_url: str = ""
+    database_pool_max: int = Field(default=10, ge=1, le=500)
+    temporality_database_url: str = ""
+    redis_url: str = ""
+    temporal_address: str = ""
+    temporal_namespace: str = "default"
+    temporal_task_queue: str = "agent-kernel"
+    temporal_ui_url: str = ""
+    temporality_url: str = ""
+    temporality_token: str = ""
+    temporality_pool_max: int = Field(default=10, ge=1, le=500)
+    kernel_source_id: str = ""
+    artifact_url: str = ""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @model_validator(mode="after")
+    def fill_or_refuse(self) -> Self:
+        if self.kernel_mode == "production":
+            missing = [name.upper() for name in REQUIRED_IN_PRODUCTION if not getattr(self, name)]
+            if missing:
+                raise ValueError(f"set {', '.join(missing)}: KERNEL_MODE=production takes no default for them")
+            return self
+        layout = Layout.from_environment()
+        embedded = {
+            "secret_key": lambda: development_secret(layout, "secret_key"),
+            "allowed_hosts": lambda: "localhost,127.0.0.1,[::1],testserver",
+            "database_url": lambda: layout.database_url("kernel"),
+            "temporality_database_url": lambda: layout.database_url("temporality"),
+            "redis_url": lambda: layout.redis_url,
+            "temporal_address": lambda: layout.temporal_address,
+            "temporal_ui_url": lambda: layout.temporal_ui_url,
+            "temporality_url": lambda: layout.temporality_url,
+            "temporality_token": lambda: development_secret(layout, "temporality_token"),
+            "kernel_source_id": lambda: "agent-kernel-dev",
+            "artifact_url": lambda: (layout.var / "artifacts").as_uri(),
+        }
+        for name, default in embedded.items():
+            if not getattr(self, name):
+                setattr(self, name, default())
+        return self
+
+
+def development_secret(layout: Layout, name: str) -> str:
+    """A random secret that is made once per `var` folder and kept there, readable by its owner only."""
+    path: Path = layout.var / "secrets" / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{secrets.token_hex(4)}")
+        fresh.touch(mode=SECRET_FILE_MODE)
+        fresh.write_text(secrets.token_urlsafe(48))
+        with contextlib.suppress(FileExistsError):  # the first process wins; nobody ever reads half a secret
+            path.hardlink_to(fresh)
+        fresh.unlink()
+    return path.read_text()
+
+
+def read() -> Environment:
+    """Read and check the environment. Raises ImproperlyConfigured with one sentence per variable that is wrong."""
+    try:
+        return Environment()
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, e['loc'])).upper() or 'environment'}: {e['msg']}" for e in error.errors()]
+        raise ImproperlyConfigured("The environment is not usable. " + "; ".join(wrong)) from None
+    except ValueError as error:
+        raise ImproperlyConfigured(f"The environment is not usable. {error}") from None

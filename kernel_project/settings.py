@@ -1,0 +1,120 @@
+"""Django's settings for the kernel: web, worker, Celery and commands. The values come from `environment.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dj_database_url
+
+from kernel_project import environment
+
+ENV = environment.read()
+BASE_DIR = Path(__file__).resolve().parent.parent
+PRODUCTION = ENV.kernel_mode == "production"
+
+SECRET_KEY = ENV.secret_key
+DEBUG = False
+ALLOWED_HOSTS = ENV.allowed_hosts.split(",")
+CSRF_TRUSTED_ORIGINS = [origin for origin in ENV.csrf_trusted_origins.split(",") if origin]
+ROOT_URLCONF = "kernel_project.urls"
+ASGI_APPLICATION = "kernel_project.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "kernel_project",
+    "outbox",
+    "approvals",
+    "runs",
+    "temporality",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+
+def _database(url: str, pool_max: int) -> dict[str, object]:
+    """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
+    return dict(dj_database_url.parse(url)) | {
+        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "check": _check_connection, "timeout": 10}},
+        "DISABLE_SERVER_SIDE_CURSORS": True,  # a pooler in transaction mode may stand between
+    }
+
+
+def _check_connection(connection: object) -> None:
+    from psycopg_pool import ConnectionPool
+
+    ConnectionPool.check_connection(connection)  # type: ignore[arg-type]
+
+
+DATABASES = {"default": _database(ENV.database_url, ENV.database_pool_max)}
+if ENV.temporality_database_url:
+    DATABASES["temporality"] = _database(ENV.temporality_database_url, ENV.temporality_pool_max)
+DATABASE_ROUTERS = ["kernel_project.routers.TemporalityRouter"]
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "var" / "static"
+WHITENOISE_USE_FINDERS = not PRODUCTION
+
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION
+SESSION_COOKIE_HTTPONLY = True
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # bytes; the API refuses larger bodies with 413
+
+CELERY_BROKER_URL = ENV.redis_url
+TEMPORAL_ADDRESS = ENV.temporal_address
+TEMPORAL_NAMESPACE = ENV.temporal_namespace
+TEMPORAL_TASK_QUEUE = ENV.temporal_task_queue
+TEMPORAL_UI_URL = ENV.temporal_ui_url
+TEMPORALITY_URL = ENV.temporality_url
+TEMPORALITY_TOKEN = ENV.temporality_token
+KERNEL_SOURCE_ID = ENV.kernel_source_id
+ARTIFACT_URL = ENV.artifact_url
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": ENV.log_level},
+    "loggers": {"httpx2": {"level": "WARNING"}, "httpcore2": {"level": "WARNING"}},
+}
