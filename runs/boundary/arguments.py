@@ -1,0 +1,209 @@
+"""Do the arguments of a call fit the tool's input schema? Asked before anything is dispatched.
+
+The schema is written by a tool server and the arguments by a model: neither may make the kernel fetch, hang or recurse.
+No reference leaves the schema, patterns run on an engine whose time is linear, and the work is counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+from jsonschema import Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator, Draft202012Validator
+from jsonschema.exceptions import SchemaError, UnknownType, ValidationError
+from jsonschema.validators import extend
+from pydantic_core import SchemaError as PatternError
+from pydantic_core import SchemaValidator, core_schema
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from kernel_project.primitives.canonical import NotCanonical, canonical_json
+
+ERRORS_MAX = 10  # more of them tell a model nothing new
+ERROR_CHARACTERS_MAX = 300
+SCHEMA_CHARACTERS_MAX = 256 * 1024  # a registered schema is smaller; see `mcp_tools`
+ARGUMENTS_CHARACTERS_MAX = 4 * 1024 * 1024
+STEPS_MAX = 50_000  # keywords evaluated for one call, about 25 µs each; references that double per level need 2^n
+PATTERNS_MAX = 512  # compiled patterns kept
+
+Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
+
+
+class _TooMuchWork(Exception):
+    pass
+
+
+_steps_left: ContextVar[int] = ContextVar("steps_left", default=0)
+
+
+def validate_arguments(schema: Mapping[str, Any], arguments: Any) -> list[str]:
+    """What is wrong, one sentence each, at most ERRORS_MAX; empty if the arguments fit.
+
+    A schema that cannot be used (broken, too large, pointing outside itself) is an error too: nothing is let through
+    unchecked.
+    """
+    if problem := _too_large(schema, SCHEMA_CHARACTERS_MAX, "schema"):
+        return [problem]
+    if problem := _too_large(arguments, ARGUMENTS_CHARACTERS_MAX, "arguments"):
+        return [problem]
+    return _checked(schema, lambda validator: _sentences(validator.iter_errors(arguments)))
+
+
+def schema_problems(schema: Mapping[str, Any]) -> list[str]:
+    """What makes this schema unusable; asked once, when a tool is registered."""
+    if problem := _too_large(schema, SCHEMA_CHARACTERS_MAX, "schema"):
+        return [problem]
+    return _checked(schema, lambda _: [])
+
+
+def _checked(schema: Mapping[str, Any], ask: Callable[[Any], list[str]]) -> list[str]:
+    """Run one question against the schema, turning every way in which a schema can misbehave into a sentence."""
+    _steps_left.set(STEPS_MAX)
+    kind = _DIALECTS.get(_dialect(schema), _DIALECTS[""])
+    try:
+        kind.check_schema(schema)
+        return ask(kind(schema, registry=Registry()))
+    except SchemaError as error:
+        return [_cut(f"the tool's schema is not valid JSON Schema: {error.message}")]
+    except Unresolvable as error:
+        return [_cut(f"the tool's schema refers to {error.ref!r}, which is not part of it")]
+    except _TooMuchWork:
+        return [f"the tool's schema needs more than {STEPS_MAX} steps to check"]
+    except RecursionError:
+        return ["the tool's schema is nested too deeply, or refers to itself without end"]
+    except (UnknownType, NotCanonical, TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+        return [_cut(f"the tool's schema cannot be used: {type(error).__name__}")]
+
+
+def _too_large(value: Any, characters_max: int, what: str) -> str:
+    try:
+        size = len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        return _cut(f"the {what} cannot be written as JSON: {error}")
+    return f"the {what} has {size} characters; at most {characters_max} are allowed" if size > characters_max else ""
+
+
+def _dialect(schema: Mapping[str, Any]) -> str:
+    named = schema.get("$schema")
+    return named.rstrip("#") if isinstance(named, str) else ""
+
+
+def _sentences(errors: Iterator[ValidationError]) -> list[str]:
+    found: list[str] = []
+    for error in errors:
+        if len(found) == ERRORS_MAX:
+            return [*found, "there are more errors"]
+        found.append(_cut(f"{error.json_path}: {error.message}"))
+    return found
+
+
+def _cut(text: str) -> str:
+    """Short, on one line, and free of half surrogates: it goes to a model, into rows and onto pages."""
+    readable = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return readable if len(readable) <= ERROR_CHARACTERS_MAX else readable[: ERROR_CHARACTERS_MAX - 1] + "…"
+
+
+def _counted(keyword: Keyword) -> Keyword:
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        _step()
+        for error in keyword(validator, value, instance, schema) or ():
+            _step()
+            yield error
+
+    return counted
+
+
+def _step() -> None:
+    left = _steps_left.get() - 1
+    if left < 0:
+        raise _TooMuchWork
+    _steps_left.set(left)
+
+
+@lru_cache(maxsize=PATTERNS_MAX)
+def _compiled(pattern: str) -> SchemaValidator | None:
+    """Rust's regex engine: its time is linear in the text. None for what it does not speak (look-around)."""
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except (PatternError, ValueError):
+        return None
+
+
+def _found(pattern: str, text: str) -> bool:
+    """A pattern with look-around is not checked here, because only a back-tracking engine could; the server checks it."""
+    compiled = _compiled(pattern)
+    return compiled is None or bool(compiled.isinstance_python(text))
+
+
+def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not _found(pattern, instance):
+        yield ValidationError(f"{instance[:80]!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, subschema in patterns.items():
+        for name, value in instance.items():
+            _step()
+            if _found(pattern, name):
+                yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    for name, value in instance.items():
+        _step()
+        if name in known or any(_found(pattern, name) for pattern in patterns):
+            continue
+        if allowed is False:
+            yield ValidationError(f"additional property {name!r} is not allowed")
+        elif validator.is_type(allowed, "object"):
+            yield from validator.descend(value, allowed, path=name)
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """By canonical text, in one pass; comparing each item with each other one is quadratic."""
+    if unique and validator.is_type(instance, "array"):
+        texts = [canonical_json(item) for item in instance]
+        if len(set(texts)) != len(texts):
+            yield ValidationError("the items are not all different")
+
+
+def _unevaluated(keyword: Keyword) -> Keyword:
+    def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        # The library's own search for evaluated names runs the patterns on the back-tracking engine.
+        if '"patternProperties"' in json.dumps(schema):
+            raise ValueError("unevaluatedProperties beside patternProperties")
+        yield from keyword(validator, value, instance, schema)
+
+    return checked
+
+
+def _hardened(kind: Any) -> Any:
+    keywords = {name: _counted(keyword) for name, keyword in kind.VALIDATORS.items()}
+    ours = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
+    }
+    keywords |= {name: _counted(keyword) for name, keyword in ours.items()}
+    if "unevaluatedProperties" in keywords:
+        keywords["unevaluatedProperties"] = _unevaluated(keywords["unevaluatedProperties"])
+    return extend(kind, keywords)
+
+
+_DIALECTS: dict[str, Any] = {
+    "": _hardened(Draft202012Validator),
+    "https://json-schema.org/draft/2020-12/schema": _hardened(Draft202012Validator),
+    "https://json-schema.org/draft/2019-09/schema": _hardened(Draft201909Validator),
+    "http://json-schema.org/draft-07/schema": _hardened(Draft7Validator),
+    "http://json-schema.org/draft-06/schema": _hardened(Draft6Validator),
+    "http://json-schema.org/draft-04/schema": _hardened(Draft4Validator),
+}
