@@ -74,3 +74,17 @@ class Layout:
     @property
     def temporal_ui_url(self) -> str:
         return f"http://127.0.0.1:{self.temporal_ui_port}"
+
+    def environment(self) -> dict[str, str]:
+        """The variables that lead a process to this stack's servers and to no other."""
+        return {
+            "KERNEL_VAR": str(self.var),
+            **{f"KERNEL_{name.upper()}_PORT": str(getattr(self, f"{name}_port")) for name in PORT_NAMES},
+            "DATABASE_URL": self.database_url("kernel"),
+            "TEMPORALITY_DATABASE_URL": self.database_url("temporality"),
+            "REDIS_URL": self.redis_url,
+            "TEMPORAL_ADDRESS": self.temporal_address,
+            "TEMPORAL_UI_URL": self.temporal_ui_url,
+            "TEMPORALITY_URL": self.temporality_url,
+            "ARTIFACT_URL": (self.var / "artifacts").as_uri(),
+        }

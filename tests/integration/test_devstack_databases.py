@@ -1,0 +1,56 @@
+"""The tests themselves run on PostgreSQL, each pytest process on its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from django.db import OperationalError, connection, connections
+
+from kernel_project.devstack.layout import Layout
+from kernel_project.devstack.postgres import Postgres
+
+
+@pytest.mark.django_db(databases=["default", "temporality"])
+def test_each_alias_has_its_own_test_database() -> None:
+    names = []
+    for alias in ("default", "temporality"):
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT current_database(), current_setting('fsync')")
+            names.append(cursor.fetchone())
+    suffix = f"_{worker}" if (worker := os.environ.get("PYTEST_XDIST_WORKER")) else ""
+    assert names == [(f"test_kernel{suffix}", "off"), (f"test_temporality{suffix}", "off")]
+
+
+def test_the_environment_points_at_the_private_folder(layout: Layout) -> None:
+    assert os.environ["KERNEL_VAR"] == str(layout.var)
+    assert os.environ["DATABASE_URL"] == layout.database_url("kernel")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_pool_recovers_after_postgres_was_stopped(postgres: Postgres) -> None:
+    def select() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            return int(cursor.fetchone()[0])
+
+    assert select() == 1
+    with postgres.stopped(), pytest.raises(OperationalError):
+        select()
+    connection.close()
+    assert select() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_left_open_by_a_thread_does_not_hinder_the_end(postgres: Postgres) -> None:
+    """Green here and a clean end of the session: nobody waits for this connection."""
+
+    def use() -> None:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT 1")
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert postgres.terminate_backends("no_such_database") == 0
