@@ -18,7 +18,7 @@ from kernel_project.devstack.layout import Layout
 
 REQUIRED_IN_PRODUCTION = (
     "secret_key", "database_url", "redis_url", "temporal_address", "temporality_url", "temporality_token",
-    "kernel_source_id", "artifact_url", "allowed_hosts",
+    "kernel_source_id", "artifact_url", "workspace_root", "allowed_hosts",
 )  # fmt: skip
 SECRET_FILE_MODE = 0o600
 
@@ -43,6 +43,9 @@ class Environment(BaseSettings):
     temporality_pool_max: int = Field(default=10, ge=1, le=500)
     kernel_source_id: str = ""
     artifact_url: str = ""
+    workspace_root: str = ""
+    kernel_tool_modules: str = ""
+    kernel_script_root: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="after")
@@ -65,6 +68,8 @@ class Environment(BaseSettings):
             "temporality_token": lambda: development_secret(layout, "temporality_token"),
             "kernel_source_id": lambda: "agent-kernel-dev",
             "artifact_url": lambda: (layout.var / "artifacts").as_uri(),
+            "workspace_root": lambda: str(layout.var / "workspaces"),
+            "kernel_script_root": lambda: str(layout.var / "scripts"),
         }
         for name, default in embedded.items():
             if not getattr(self, name):

@@ -68,15 +68,10 @@ TEMPLATES = [
 def _database(url: str, pool_max: int) -> dict[str, object]:
     """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
     return dict(dj_database_url.parse(url)) | {
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "check": _check_connection, "timeout": 10}},
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "timeout": 10}},
         "DISABLE_SERVER_SIDE_CURSORS": True,  # a pooler in transaction mode may stand between
     }
-
-
-def _check_connection(connection: object) -> None:
-    from psycopg_pool import ConnectionPool
-
-    ConnectionPool.check_connection(connection)  # type: ignore[arg-type]
 
 
 DATABASES = {"default": _database(ENV.database_url, ENV.database_pool_max)}
@@ -109,6 +104,9 @@ TEMPORALITY_URL = ENV.temporality_url
 TEMPORALITY_TOKEN = ENV.temporality_token
 KERNEL_SOURCE_ID = ENV.kernel_source_id
 ARTIFACT_URL = ENV.artifact_url
+WORKSPACE_ROOT = Path(ENV.workspace_root)
+KERNEL_TOOL_MODULES = [module for module in ENV.kernel_tool_modules.split(",") if module]
+KERNEL_SCRIPT_ROOT = ENV.kernel_script_root
 
 LOGGING = {
     "version": 1,

@@ -78,6 +78,7 @@ class Dispatch:
     workspace: str
     sending: Callable[[], Awaitable[None]]
     heartbeat: Callable[..., None] = field(default=lambda *_: None)
+    kind: str = ""
 
     @property
     def idempotency_key(self) -> str:

@@ -1,0 +1,135 @@
+"""The journal of events and a cursor per run. Rows of the journal are never changed."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+
+class Stream(models.Model):
+    """The events of one run: how many there are, and how far the event store has acknowledged them.
+
+    `head` and `ready_at` stand in one row on purpose: in two rows a wake-up could be lost between a publisher's "caught
+    up" and a writer's append. Only the outbox writes here; times come from the database clock.
+    """
+
+    run_id = models.UUIDField(primary_key=True, editable=False)
+    project = models.CharField(max_length=100)
+    head = models.BigIntegerField(default=0, help_text="Sequence of the last event.")
+    published = models.BigIntegerField(default=0, help_text="Last sequence that was acknowledged or parked.")
+    ready_at = models.DateTimeField(null=True, help_text="Since when the oldest unpublished event waits.")
+    lease_token = models.UUIDField(null=True)
+    leased_until = models.DateTimeField(null=True)
+    attempts = models.IntegerField(default=0, help_text="Sendings since the last acknowledgement.")
+    next_attempt_at = models.DateTimeField(null=True)
+    last_error = models.TextField(blank=True, default="")
+    seen = models.BigIntegerField(null=True, help_text="Highest contiguous sequence the event store says it has.")
+    seen_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(published__lte=F("head")), name="stream_published_within_head"),
+            models.CheckConstraint(
+                condition=Q(lease_token__isnull=True, leased_until__isnull=True)
+                | Q(lease_token__isnull=False, leased_until__isnull=False),
+                name="stream_lease_is_whole",
+            ),
+            models.CheckConstraint(
+                condition=Q(published=F("head"), ready_at__isnull=True)
+                | Q(published__lt=F("head"), ready_at__isnull=False),
+                name="stream_ready_when_behind",
+            ),
+        ]
+        indexes = [
+            # read by sql/claim.sql and by the lag
+            models.Index(fields=["ready_at"], name="stream_ready", condition=Q(ready_at__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} {self.published}/{self.head}"
+
+
+class Event(models.Model):
+    """One event of the journal, as it is sent: `envelope` is the exact text, the other columns are for filters.
+
+    The table is partitioned by ranges of `run_id`; run ids are UUIDv7, so a partition holds the runs of one month.
+    A trigger refuses every UPDATE, and DELETE outside a purge. The table itself is made by migration 0001_journal.
+    """
+
+    event_id = models.UUIDField(primary_key=True)
+    run_id = models.UUIDField()
+    sequence = models.BigIntegerField()
+    type = models.CharField(max_length=100)
+    occurred_at = models.DateTimeField()
+    recorded_at = models.DateTimeField(db_default=Now())
+    operation_id = models.UUIDField(null=True)
+    caused_by = ArrayField(models.UUIDField(), default=list)
+    envelope = models.TextField()
+
+    class Meta:
+        ordering = ["run_id", "sequence"]
+
+    def __str__(self) -> str:
+        return f"{self.sequence} {self.type}"
+
+
+class ParkedEvent(models.Model):
+    """An event that the event store refused for good. It waits for a person; its stream goes on."""
+
+    class State(models.TextChoices):
+        PARKED = "parked"
+        REPLAYED = "replayed", "delivered after a replay"
+        GIVEN_UP = "given_up", "given up by a named person"
+
+    event_id = models.UUIDField(primary_key=True)
+    run_id = models.UUIDField(db_index=True)
+    sequence = models.BigIntegerField()
+    state = models.CharField(max_length=10, choices=State.choices, default=State.PARKED)
+    reason = models.CharField(max_length=40, help_text="conflict, invalid or too_large")
+    last_error = models.TextField()
+    attempts = models.IntegerField(default=1)
+    parked_at = models.DateTimeField(db_default=Now())
+    resolved_at = models.DateTimeField(null=True)
+    resolved_by = models.CharField(max_length=200, blank=True, default="")
+    note = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state="parked", resolved_at__isnull=True)
+                | ~Q(state="parked") & Q(resolved_at__isnull=False),
+                name="parked_resolution_has_a_time",
+            ),
+        ]
+        indexes = [models.Index(fields=["parked_at"], name="parked_open", condition=Q(state="parked"))]
+
+    def __str__(self) -> str:
+        return f"{self.run_id}#{self.sequence} {self.reason}"
+
+
+class Destination(models.Model):
+    """The circuit of the event store: one failure stops all sending to it, and nothing is dropped."""
+
+    name = models.CharField(max_length=100, primary_key=True)
+    failures = models.IntegerField(default=0, help_text="Failures in a row; 0 means the circuit is closed.")
+    open_until = models.DateTimeField(null=True)
+    last_error = models.TextField(blank=True, default="")
+    last_success_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PublisherHeartbeat(models.Model):
+    """One row for each publisher process: its age tells whether anything publishes at all."""
+
+    publisher = models.CharField(max_length=200, primary_key=True)
+    beat_at = models.DateTimeField(db_default=Now())
+    published_total = models.BigIntegerField(default=0)
+    fenced_total = models.BigIntegerField(default=0, help_text="Acknowledgements that came after the lease was lost.")
+
+    def __str__(self) -> str:
+        return self.publisher

@@ -1,0 +1,116 @@
+"""How an operation's moves are told: one event for each, with the same id whenever it is told again."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from kernel_project.primitives import ids
+from outbox.contracts import KERNEL, Actor, NewEvent
+from runs.boundary.artifacts import ref
+from runs.models import Kind, Operation
+
+
+def started(operation: Operation) -> NewEvent:
+    """`tool.started` or `model.started` of the attempt that is being dispatched."""
+    return _event(operation, "started", {"policy": operation.policy, "policy_decision": operation.policy_answer})
+
+
+def completed(operation: Operation, **more: Any) -> NewEvent:
+    """The attempt was answered and the answer is kept."""
+    return _terminal(operation, "completed", {"result_ref": ref(operation.result_digest), **more})
+
+
+def failed(operation: Operation, effect: str, **more: Any) -> NewEvent:
+    """The attempt failed; `effect` is none, uncertain or occurred."""
+    error = {"effect": effect, "error_class": operation.error_class}
+    if operation.result_digest:
+        error["result_ref"] = ref(operation.result_digest)
+    return _terminal(operation, "failed", {**error, **more})
+
+
+def blocked(operation: Operation) -> NewEvent:
+    """Policy, a person or the kernel itself refused the call: it never left."""
+    data = {"status": operation.state, "reason": operation.error_class, "policy": operation.policy}
+    return _event(operation, "blocked", {**data, "policy_decision": operation.policy_answer})
+
+
+def reconciled(operation: Operation, actor: Actor) -> NewEvent:
+    """The unclear outcome was ended by a probe, a late result or a named person."""
+    data: dict[str, Any] = {"effect": operation.verdict, "by": operation.reconciled_by, "note": operation.note}
+    if operation.result_digest:
+        data["result_ref"] = ref(operation.result_digest)
+    return _other(operation, "operation.reconciled", operation.attempt, data, actor)
+
+
+def probed(operation: Operation, verdict: str, number: int) -> NewEvent:
+    """One look at the other side, whatever it found."""
+    return _other(operation, "operation.probed", number, {"verdict": verdict}, KERNEL)
+
+
+def late_result(operation: Operation, attempt: int, digest: str) -> NewEvent:
+    """An attempt finished after its operation had moved on. Kept as evidence; it changes nothing by itself."""
+    return _other(
+        operation, "operation.late_result", attempt, {"late_attempt": attempt, "result_ref": ref(digest)}, KERNEL
+    )
+
+
+def started_id(operation: Operation) -> UUID:
+    """The id of the event that told of the current attempt's dispatch."""
+    return ids.event_id(operation.run_id, operation.id, f"{_family(operation)}.started", operation.attempt)
+
+
+def _family(operation: Operation) -> str:
+    return "model" if operation.kind == Kind.MODEL else "tool"
+
+
+def _terminal(operation: Operation, what: str, data: dict[str, Any]) -> NewEvent:
+    return _event(operation, what, {"status": operation.state, **data}, parent=started_id(operation))
+
+
+def _event(operation: Operation, what: str, data: dict[str, Any], parent: UUID | None = None) -> NewEvent:
+    common: dict[str, Any] = {
+        "attempt": operation.attempt,
+        "arguments_hash": operation.arguments_digest,
+        "arguments_ref": ref(operation.arguments_digest),
+    }
+    if operation.kind == Kind.MODEL:
+        provider, _, model = operation.name.partition(":")
+        common |= {"provider": provider, "model": model}
+    else:
+        common |= {"tool": operation.name, "declared_effect": operation.effect}
+    return NewEvent(
+        run_id=operation.run_id,
+        project=operation.project_id,
+        type=f"{_family(operation)}.{what}",
+        subject=operation.id,
+        attempt=operation.attempt,
+        operation_id=operation.id,
+        parent_event_id=parent,
+        caused_by=(parent,) if parent else (),
+        parent_frame_id=turn_frame(operation.run_id, operation.turn),
+        actor=Actor(id=operation.actor, type="agent"),
+        data=common | data,
+    )
+
+
+def _other(operation: Operation, event_type: str, number: int, data: dict[str, Any], actor: Actor) -> NewEvent:
+    parent = started_id(operation)
+    return NewEvent(
+        run_id=operation.run_id,
+        project=operation.project_id,
+        type=event_type,
+        subject=operation.id,
+        attempt=number,
+        operation_id=operation.id,
+        parent_event_id=parent,
+        caused_by=(parent,),
+        parent_frame_id=turn_frame(operation.run_id, operation.turn),
+        actor=actor,
+        data={"tool": operation.name, "attempt": operation.attempt, **data},
+    )
+
+
+def turn_frame(run_id: UUID, turn: int) -> str:
+    """The frame of a turn, in which its operations are."""
+    return f"{run_id}/{turn}"

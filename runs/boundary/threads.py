@@ -1,0 +1,50 @@
+"""Run database work for async code: on threads of our own, each call with a healthy connection of its own (C65)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from django.db import close_old_connections
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DATABASE_THREADS = 8  # at most this many connections of a worker are busy at once
+
+_pool = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database")
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Await blocking database work. A cancelled caller stops waiting; the work itself runs to its end."""
+    call = partial(contextvars.copy_context().run, _with_clean_connection, work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_pool, call)
+
+
+async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Like in_thread, but a cancellation is raised only after the work is done: for outcomes that must be written."""
+    task = asyncio.ensure_future(in_thread(work, *args, **kwargs))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # the cancellation is what the caller hears; do not warn of an error never fetched
+        raise cancelled
+    return task.result()
+
+
+def _with_clean_connection(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    close_old_connections()
+    try:
+        return work(*args, **kwargs)
+    finally:
+        close_old_connections()

@@ -1,0 +1,41 @@
+"""What is stored as JSON and handed between the kernel's parts. Imports no framework."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+OnUncertain = Literal["wait", "continue", "fail"]
+
+
+class Limits(BaseModel):
+    """What a run may use up; checked before the next call, kept through restarts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    turns_max: int = Field(default=50, ge=1, le=10_000)
+    tool_calls_max: int = Field(default=200, ge=0, le=100_000)
+    calls_per_turn_max: int = Field(default=32, ge=1, le=256)
+    same_failure_max: int = Field(default=3, ge=1, le=100)
+
+
+class AgentDefinition(BaseModel):
+    """One version of an agent, as `load_agents` reads it from YAML and the admin edits it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Annotated[str, Field(min_length=3, max_length=200, pattern=r"^[a-z_]+:.+$")]
+    instructions: str = Field(default="", max_length=100_000)
+    tools: tuple[str, ...] = Field(default=(), max_length=200)
+    on_uncertain: OnUncertain = "wait"
+    limits: Limits = Limits()
+    base_url: str | None = Field(default=None, max_length=500)
+    api_key_env: str | None = Field(default=None, max_length=100, pattern=r"^[A-Z][A-Z0-9_]*$")
+    max_output_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    model_timeout_seconds: int = Field(default=120, ge=1, le=3600)
+
+    def canonical(self) -> dict[str, Any]:
+        """The definition as plain JSON values, for storing and for its digest."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,16 @@
+-- Let an operation go: one more attempt, if nobody moved it meanwhile and its run was not asked to stop.
+-- The share lock on the run makes "no effect starts after a cancel is committed" true: the cancel waits for us.
+WITH live AS MATERIALIZED (
+    SELECT id FROM runs_run
+    WHERE id = %(run_id)s AND state = 'running' AND cancel_requested_at IS NULL
+    FOR SHARE
+)
+UPDATE runs_operation o
+SET state = 'dispatched', attempt = o.attempt + 1, dispatched_at = now.at, sending_at = NULL, settled_at = NULL,
+    first_dispatched_at = coalesce(o.first_dispatched_at, now.at),
+    deadline_at = now.at + make_interval(secs => %(timeout_seconds)s),
+    error_class = '', error_message = '', needs_attention = false, next_probe_at = NULL,
+    verdict = '', reconciled_by = '', reconciled_at = NULL
+FROM live, (SELECT clock_timestamp() AS at) now
+WHERE o.run_id = live.id AND o.id = %(operation_id)s AND o.state = %(state)s AND o.attempt = %(attempt)s
+RETURNING o.attempt, o.dispatched_at, o.first_dispatched_at, o.deadline_at
