@@ -1,0 +1,18 @@
+"""The event store's process: `uvicorn kernel_project.asgi_temporality:application`. Needs its own database only."""
+
+import os
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kernel_project.settings_temporality")
+django.setup()
+
+from kernel_project.settings_temporality import ENV  # noqa: E402
+from temporality.server import Application  # noqa: E402
+
+application = Application(
+    ENV.temporality_database_url,
+    connections_max=ENV.temporality_pool_max,
+    events_max=ENV.temporality_batch_events_max,
+    body_bytes_max=ENV.temporality_body_bytes_max,
+)
