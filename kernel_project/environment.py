@@ -45,7 +45,7 @@ class Environment(BaseSettings):
     artifact_url: str = ""
     workspace_root: str = ""
     kernel_tool_modules: str = ""
-    kernel_script_root: str = ""
+    kernel_scripts: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="after")
@@ -69,7 +69,6 @@ class Environment(BaseSettings):
             "kernel_source_id": lambda: "agent-kernel-dev",
             "artifact_url": lambda: (layout.var / "artifacts").as_uri(),
             "workspace_root": lambda: str(layout.var / "workspaces"),
-            "kernel_script_root": lambda: str(layout.var / "scripts"),
         }
         for name, default in embedded.items():
             if not getattr(self, name):

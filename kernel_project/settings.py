@@ -106,7 +106,6 @@ KERNEL_SOURCE_ID = ENV.kernel_source_id
 ARTIFACT_URL = ENV.artifact_url
 WORKSPACE_ROOT = Path(ENV.workspace_root)
 KERNEL_TOOL_MODULES = [module for module in ENV.kernel_tool_modules.split(",") if module]
-KERNEL_SCRIPT_ROOT = ENV.kernel_script_root
 
 LOGGING = {
     "version": 1,

@@ -3,3 +3,7 @@ from django.apps import AppConfig
 
 class RunsConfig(AppConfig):
     name = "runs"
+
+    def ready(self) -> None:
+        from runs.boundary import decisions  # noqa: F401  listens to approvals
+        from runs.loop import wakes  # noqa: F401  listens to news

@@ -31,8 +31,8 @@ class AgentDefinition(BaseModel):
     on_uncertain: OnUncertain = "wait"
     limits: Limits = Limits()
     base_url: str | None = Field(default=None, max_length=500)
-    api_key_env: str | None = Field(default=None, max_length=100, pattern=r"^[A-Z][A-Z0-9_]*$")
-    max_output_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    api_key_env: str | None = Field(default=None, max_length=100, pattern=r"^[A-Z][A-Z0-9_]*_API_KEY$")
+    max_output_tokens: int = Field(default=8_192, ge=1, le=1_000_000)
     temperature: float | None = Field(default=None, ge=0, le=2)
     model_timeout_seconds: int = Field(default=120, ge=1, le=3600)
 

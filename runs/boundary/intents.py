@@ -11,9 +11,8 @@ from approvals import policy
 from approvals import services as approvals
 from approvals.contracts import Call, PolicyResult, Request
 from kernel_project.primitives import ids
-from kernel_project.primitives.canonical import NotCanonical, canonical_bytes, canonical_json, parse_json
+from kernel_project.primitives.canonical import NotCanonical, canonical_json, parse_json
 from outbox import services as outbox
-from outbox.contracts import NewEvent
 from runs.boundary import artifacts, journal
 from runs.boundary.arguments import validate_arguments
 from runs.models import Artifact, Kind, Operation, Run, Tool
@@ -21,6 +20,7 @@ from runs.models import Artifact, Kind, Operation, Run, Tool
 STATE = Operation.State
 CALL_LABEL_CHARS_MAX = 200  # of the provider's id, which is shown and never trusted
 NAME_CHARS_MAX = 255
+MESSAGE_CHARS_MAX = 1_000
 PROBLEMS_SHOWN_MAX = 5
 STATES = {"allow": STATE.PROPOSED, "deny": STATE.DENIED, "require": STATE.AWAITING_APPROVAL}
 
@@ -35,63 +35,74 @@ class Wanted:
     problem: str = ""
 
 
-def propose(run: Run, turn: int, calls: Sequence[Wanted]) -> list[Operation]:
-    """Write the operations of one turn, inside the transaction that settles the model's answer.
-
-    Positions follow the order of the answer. A call that cannot be made (unknown tool, wrong arguments) is written as
-    `blocked` with the reason; one that policy denies as `denied`; one that needs a person as `awaiting_approval`
-    together with its request. Calling it again for the same turn returns the operations that are there.
-    """
-    known = list(Operation.objects.filter(run=run, turn=turn, position__gte=1).order_by("position"))
-    if known or not calls:
-        return known
-    names = run.agent_version.definition["tools"]
-    tools = {
-        tool.exposed_name: tool for tool in Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True)
-    }
-    drafts = [_draft(run, turn, place, call, tools.get(call.name)) for place, call in enumerate(calls, start=1)]
-    artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [draft.arguments for draft in drafts])
-    operations = Operation.objects.bulk_create([draft.operation for draft in drafts])
-    outbox.append([event for draft in drafts for event in draft.events()])
-    for draft in drafts:
-        if draft.operation.state == STATE.AWAITING_APPROVAL:
-            approvals.request(draft.request(run))
-    return operations
-
-
 @dataclass(frozen=True)
-class _Draft:
+class Draft:
+    """A call made ready to be written: its arguments are staged, or it is already known to be unusable."""
+
     operation: Operation
     arguments: artifacts.Staged
-    answer: PolicyResult | None
-
-    def events(self) -> list[NewEvent]:
-        refused = self.operation.state in (STATE.BLOCKED, STATE.DENIED)
-        return [journal.blocked(self.operation)] if refused else []
-
-    def request(self, run: Run) -> Request:
-        assert self.answer is not None
-        return Request(
-            project=run.project_id,
-            run_id=run.id,
-            operation_id=self.operation.id,
-            agent=run.agent_version.agent.name,
-            tool=self.operation.name,
-            effect=self.operation.effect,
-            binding=binding(self.operation, self.arguments.data),
-            arguments_hash=self.operation.arguments_digest,
-            requested_by=run.started_by,
-            policy=self.answer,
-        )
 
 
-def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) -> _Draft:
+def draft(run: Run, turn: int, calls: Sequence[Wanted]) -> list[Draft]:
+    """Make the calls of one turn ready; positions follow the order of the answer. Writes no row."""
+    names = run.agent_version.definition["tools"]
+    usable = Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True)
+    tools = {tool.exposed_name: tool for tool in usable} if calls else {}
+    return [_draft(run, turn, place, call, tools.get(call.name)) for place, call in enumerate(calls, start=1)]
+
+
+def propose(run: Run, drafts: Sequence[Draft]) -> None:
+    """Write the operations of one turn, inside the transaction that settles the model's answer.
+
+    A call that cannot be made (unknown tool, wrong arguments) is `blocked` with the reason; one that policy denies
+    `denied`; one that needs a person `awaiting_approval`, together with its request.
+    """
+    answers = {one.operation.id: _ask_policy(one.operation) for one in drafts}
+    artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [one.arguments for one in drafts])
+    operations = Operation.objects.bulk_create([one.operation for one in drafts])
+    refused = [one for one in operations if one.state in (STATE.BLOCKED, STATE.DENIED)]
+    outbox.append([journal.blocked(operation) for operation in refused])
+    for one in drafts:
+        if one.operation.state == STATE.AWAITING_APPROVAL:
+            approvals.request(_request(run, one, answers[one.operation.id]))
+
+
+def _ask_policy(operation: Operation) -> PolicyResult | None:
+    if operation.state == STATE.BLOCKED:
+        return None
+    answer = policy.decide(_question(operation))
+    operation.policy, operation.policy_answer = answer.policy, answer.answer
+    operation.state = STATES[answer.answer]
+    if answer.answer == "deny":
+        operation.error_class, operation.error_message = "denied", f"policy {answer.policy} denies this call"
+    return answer
+
+
+def _request(run: Run, one: Draft, answer: PolicyResult | None) -> Request:
+    assert answer is not None
+    operation = one.operation
+    return Request(
+        project=run.project_id,
+        run_id=run.id,
+        operation_id=operation.id,
+        agent=run.agent_version.agent.name,
+        tool=operation.name,
+        effect=operation.effect,
+        binding=binding(operation, one.arguments.data),
+        arguments_hash=operation.arguments_digest,
+        requested_by=run.started_by,
+        policy=answer,
+    )
+
+
+def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) -> Draft:
     operation = Operation(
         id=ids.operation_id(run.id, turn, position),
         run=run,
         project_id=run.project_id,
         turn=turn,
         position=position,
+        state=STATE.PROPOSED,
         actor=run.agent_version.agent.name,
         call_label=_printable(call.label, CALL_LABEL_CHARS_MAX),
     )
@@ -104,17 +115,11 @@ def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) 
         text = "the arguments do not fit the tool's schema: " + "; ".join(problems[:PROBLEMS_SHOWN_MAX])
         return _unusable(operation, call, "invalid_arguments", text)
     try:
-        data = canonical_bytes(_with_key(tool, call.arguments, operation.id))
+        arguments = artifacts.stage_json(_with_key(tool, call.arguments, operation.id))
     except NotCanonical as error:
         return _unusable(operation, call, "invalid_arguments", error.message)
-    arguments = artifacts.stage(data, "application/json")
-    answer = policy.decide(_question(operation))
     operation.arguments_digest = arguments.digest
-    operation.policy, operation.policy_answer = answer.policy, answer.answer
-    operation.state = STATES[answer.answer]
-    if answer.answer == "deny":
-        operation.error_class, operation.error_message = "denied", f"policy {answer.policy} denies this call"
-    return _Draft(operation, arguments, answer)
+    return Draft(operation, arguments)
 
 
 def _describe(operation: Operation, tool: Tool) -> None:
@@ -126,7 +131,7 @@ def _describe(operation: Operation, tool: Tool) -> None:
     operation.probes = tool.probe is not None
 
 
-def _unusable(operation: Operation, call: Wanted, error_class: str, message: str) -> _Draft:
+def _unusable(operation: Operation, call: Wanted, error_class: str, message: str) -> Draft:
     """A call that never becomes one: it gets its row, so that the model gets its answer."""
     if operation.tool is None:
         operation.kind, operation.effect = Kind.PYTHON, "read"
@@ -134,8 +139,8 @@ def _unusable(operation: Operation, call: Wanted, error_class: str, message: str
     arguments = artifacts.stage(b"{}", "application/json")
     operation.arguments_digest = arguments.digest
     operation.state = STATE.BLOCKED
-    operation.error_class, operation.error_message = error_class, _printable(message, 1_000)
-    return _Draft(operation, arguments, None)
+    operation.error_class, operation.error_message = error_class, _printable(message, MESSAGE_CHARS_MAX)
+    return Draft(operation, arguments)
 
 
 def _with_key(tool: Tool, arguments: Mapping[str, Any], operation_id: UUID) -> dict[str, Any]:

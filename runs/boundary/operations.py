@@ -58,14 +58,24 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None]) -> Dispatch | S
     Settled: the operation is not, or no longer, to be performed. Unclear: an earlier delivery dispatched it and left no
     outcome. Raises whatever the database raises when the intent cannot be committed; nothing has left then.
     """
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         operation = _read(operation_id)
         if operation.state == STATE.DISPATCHED:
-            earlier = _permission(operation, heartbeat)
-            return Unclear(earlier, "interrupted", "the worker was gone before the outcome was written")
+            return _interrupted(operation, heartbeat)
         if not _may_go(operation):
             return Settled(operation.id, operation.state)
         return _begin(operation, heartbeat)
+
+
+def interrupted(operation_id: UUID) -> Unclear | None:
+    """The attempt that was dispatched and left no outcome, if there is one."""
+    operation = _read(operation_id)
+    return _interrupted(operation, lambda *_: None) if operation.state == STATE.DISPATCHED else None
+
+
+def _interrupted(operation: Operation, heartbeat: Callable[..., None]) -> Unclear:
+    message = "the worker was gone before the outcome was written"
+    return Unclear(_permission(operation, heartbeat), "interrupted", message)
 
 
 def again(unclear: Unclear, heartbeat: Callable[..., None]) -> Dispatch | Settled | Unclear:
@@ -73,7 +83,7 @@ def again(unclear: Unclear, heartbeat: Callable[..., None]) -> Dispatch | Settle
 
     Settled when it moved on meanwhile; the attempts already used are not checked here.
     """
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         operation = _read(unclear.dispatch.operation_id)
         if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
             return Settled(operation.id, operation.state)
@@ -221,7 +231,7 @@ def mark_sending(operation_id: UUID, attempt: int) -> None:
         raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
 
 
-def settle_answer(given: Dispatch, result: EffectResult, **usage: Any) -> Settled:
+def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settled:
     """Write the answer of an attempt: the effect happened, or the tool itself says that it failed.
 
     A stale attempt changes nothing, is kept as evidence, and ends an uncertain operation as occurred.
@@ -234,14 +244,25 @@ def settle_answer(given: Dispatch, result: EffectResult, **usage: Any) -> Settle
         if result.is_error:
             outcome |= {"error_class": "tool_error"}
         state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
-        if not _settle(operation, given, state, usage=usage, **outcome):
+        if not _settle(operation, given, state, **outcome):
             return _late(operation, given, packed)
         if result.is_error:
             effect: Effect = "none" if operation.effect == "read" else error_effect(operation)
-            outbox.append([journal.failed(operation, effect, **usage)])
+            outbox.append([journal.failed(operation, effect, **facts)])
         else:
-            outbox.append([journal.completed(operation, **usage)])
+            outbox.append([journal.completed(operation, **facts)])
     return Settled(operation.id, state)
+
+
+def settle_model_answer(given: Dispatch, kept: artifacts.Staged, facts: dict[str, Any]) -> Settled:
+    """Write the answer of a model call; `facts` are provider, latency and usage. Joins the caller's transaction."""
+    with transaction.atomic(savepoint=False):
+        operation = Operation.objects.get(id=given.operation_id)
+        artifacts.claim(operation.run_id, Artifact.Kind.RESULT, [kept])
+        outcome = {"result_digest": kept.digest, "usage": facts["usage"], "settled_at": Now()}
+        if _settle(operation, given, STATE.SUCCEEDED, **outcome):
+            outbox.append([journal.completed(operation, **facts)])
+        return Settled(operation.id, operation.state)
 
 
 def error_effect(operation: Operation) -> Effect:

@@ -65,6 +65,19 @@ async def carry_out(given: Dispatch) -> Settled | Unclear:
     return await to_the_end(operations.settle_answer, given, result)
 
 
+async def give_up(operation_id: UUID) -> None:
+    """Give an outcome to an operation that is still dispatched while its run ends, without another attempt."""
+    step = await in_thread(operations.interrupted, operation_id)
+    if step is None:
+        return
+    operation = await in_thread(_row, operation_id)
+    if operation.probes and (answer := await probe(step.dispatch)).verdict == ProbeVerdict.ONE:
+        found = answer.result or EffectResult(text=answer.detail or "found by the probe")
+        await to_the_end(operations.settle_answer, step.dispatch, found, found_by="probe")
+    else:
+        await to_the_end(_settle_cancelled, step)
+
+
 async def resolve(unclear: Unclear, heartbeat: Callable[..., None]) -> Step:
     """The redelivery table: what follows an attempt whose outcome is unclear."""
     operation = await in_thread(_row, unclear.dispatch.operation_id)

@@ -1,0 +1,117 @@
+"""The activities of a run: doors from Temporal to the services. They decide nothing about the domain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from django.db import InterfaceError, OperationalError
+from psycopg_pool import PoolTimeout
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from runs.boundary import perform as boundary
+from runs.boundary.models import port
+from runs.boundary.models.errors import ModelError
+from runs.boundary.threads import in_thread, to_the_end
+from runs.loop import endings, sweeps, turns
+from runs.loop.contracts import FinishInput, LookInput, PerformInput, Seen, ThinkInput, Thought, Ticket
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BEAT_SECONDS = 2.0  # a fifth of the workflow's heartbeat time-out
+STORE_DOWN = (OperationalError, InterfaceError, PoolTimeout)
+
+
+def guarded(work: Callable[P, Any]) -> Callable[P, Any]:
+    """Tell Temporal what kind of failure it was, and nothing else: no text of ours stands in its history.
+
+    The store being away is retried; anything unexpected is a fault of ours, ends the run under that name, and is in
+    the worker's log.
+    """
+
+    @wraps(work)
+    async def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            return await work(*args, **kwargs)
+        except STORE_DOWN as error:
+            logger.warning("%s: the store does not answer (%s)", work.__name__, type(error).__name__)
+            raise ApplicationError("the store does not answer", type="StoreUnavailable") from None
+        except Exception as error:
+            logger.exception("%s failed", work.__name__)
+            raise ApplicationError("an activity failed", type=type(error).__name__, non_retryable=True) from None
+
+    return guard
+
+
+@contextlib.asynccontextmanager
+async def beating() -> AsyncIterator[None]:
+    """Heartbeat while the block runs, so that a dead worker is noticed and a cancellation reaches us."""
+
+    async def beat() -> None:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@activity.defn(name="think")
+@guarded
+async def think(asked: ThinkInput) -> Thought:
+    """One model call: intent, question, answer, and what the answer wants, written down."""
+    async with beating():
+        step = await in_thread(turns.open_turn, asked, activity.heartbeat)
+        if isinstance(step, Thought):
+            return step
+        try:
+            answer = await port.ask(step.request)
+        except ModelError as error:
+            return await to_the_end(turns.fail_turn, step, error)
+        except asyncio.CancelledError:
+            await to_the_end(turns.stop_turn, step)
+            raise
+        return await to_the_end(turns.close_turn, asked, step, answer)
+
+
+@activity.defn(name="perform")
+@guarded
+async def perform(asked: PerformInput) -> Ticket:
+    """One tool call, from its intent to its outcome."""
+    async with beating():
+        await boundary.perform(asked.operation_id, activity.heartbeat)
+        found = await in_thread(turns.tickets, asked.run_id, (asked.operation_id,))
+    return found[0]
+
+
+@activity.defn(name="look")
+@guarded
+async def look(asked: LookInput) -> Seen:
+    """What the database says now; the news is read with this."""
+    return await in_thread(sweeps.look, asked.run_id, asked.operation_ids)
+
+
+@activity.defn(name="finish")
+@guarded
+async def finish(asked: FinishInput) -> str:
+    """End the run, after every call that is still out was given an outcome."""
+    async with beating():
+        for operation_id in await in_thread(endings.in_flight, asked.run_id):
+            await boundary.give_up(operation_id)
+        return await in_thread(endings.finish, asked)
+
+
+ACTIVITIES: Sequence[Callable[..., Any]] = (think, perform, look, finish)

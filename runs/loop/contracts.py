@@ -1,0 +1,106 @@
+"""What the workflow and its activities hand each other: ids, counts and small verdicts, never a prompt or a result.
+
+These texts stand in Temporal's histories and outlive a deploy: unknown fields are ignored, new ones have defaults.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from runs.contracts import Limits, OnUncertain
+
+WORKFLOW = "AgentRun"
+Outcome = Literal["completed", "failed", "cancelled"]
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Plan(Message):
+    """What stays the same for the whole run."""
+
+    run_id: UUID
+    limits: Limits = Limits()
+    on_uncertain: OnUncertain = "wait"
+    model_timeout_seconds: int = 120
+
+
+class LoopState(Message):
+    """All that the loop remembers; carried through Continue-As-New."""
+
+    turn: int = 0
+    model_attempt: int = 1  # of this turn, counting the first
+    turns_lost: int = 0  # turns in a row that gave nothing to go on with
+    tool_calls: int = 0
+    failing: str = ""  # fingerprint of the call that failed last
+    failing_count: int = 0
+    limit: str = ""  # the limit that was hit; only one last call without tools is left
+
+
+class RunInput(Message):
+    version: int = 1
+    plan: Plan
+    state: LoopState = LoopState()
+
+
+class ThinkInput(Message):
+    """Ask the model for one turn. `attempt` makes the repeat of a failed call different from its redelivery."""
+
+    run_id: UUID
+    turn: int
+    attempt: int
+    tools: bool
+    calls_allowed: int
+    limit: str = ""
+
+
+class Ticket(Message):
+    """One call of a turn and what may be done with it now."""
+
+    operation_id: UUID
+    state: str
+    ready: bool = False  # perform it
+    deadline_at: datetime | None = None  # of the approval that it waits for
+    timeout_seconds: float = 60.0
+    fingerprint: str = ""  # same call, same failure
+    verdict: str = ""
+
+
+class Thought(Message):
+    """What came of a turn. `answer` ends the run, cut and empty gave nothing, stopped: the run is to be cancelled."""
+
+    kind: Literal["answer", "calls", "cut", "empty", "refused", "failed", "stopped"]
+    tickets: tuple[Ticket, ...] = ()
+    code: str = ""
+    retryable: bool = False
+    retry_after_seconds: float | None = None
+
+
+class PerformInput(Message):
+    run_id: UUID
+    operation_id: UUID
+
+
+class LookInput(Message):
+    run_id: UUID
+    operation_ids: tuple[UUID, ...]
+
+
+class Seen(Message):
+    """What the database says now."""
+
+    tickets: tuple[Ticket, ...]
+    cancel_requested: bool = False
+
+
+class FinishInput(Message):
+    run_id: UUID
+    outcome: Outcome
+    code: str = ""
+    message: str = ""
+    turn: int = 0

@@ -1,0 +1,114 @@
+"""How a run is asked to stop, and how it ends: in one transaction each, with everything that follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from approvals import services as approvals
+from kernel_project.primitives.errors import Conflict, NotFound
+from outbox import services as outbox
+from outbox.contracts import Actor
+from runs import signals
+from runs.boundary import artifacts, journal
+from runs.boundary.reconcile import tell
+from runs.loop.contracts import FinishInput
+from runs.loop.turns import run_event
+from runs.models import Operation, Run
+
+STATE = Operation.State
+REASON_CHARS_MAX = 1_000
+IN_FLIGHT_STATES = (STATE.DISPATCHED,)
+
+
+def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> Run:
+    """Ask a run to stop: from the commit on no effect of it starts, and its waiting approvals are withdrawn.
+
+    Asking twice gives the same answer. Raises NotFound for an absent or foreign run, Conflict for one that has ended.
+    """
+    with transaction.atomic():
+        run = Run.objects.select_for_update().filter(id=run_id, project_id=project).first()
+        if run is None:
+            raise NotFound("there is no such run")
+        if run.cancel_requested_at is not None:
+            return run
+        if run.state in Run.ENDED:
+            raise Conflict(f"the run has already {run.state}", state=run.state)
+        Run.objects.filter(id=run.id).update(
+            state=Run.State.CANCELLING if run.state == Run.State.RUNNING else run.state,
+            cancel_requested_at=Now(),
+            cancel_requested_by=by.id,
+            cancel_reason=reason[:REASON_CHARS_MAX],
+        )
+        approvals.withdraw(run.id, by.id)
+        _withdraw_proposed(run)
+        tell(run.id)
+        transaction.on_commit(lambda: signals.news.send(Run, run_id=run_id, cancel=True))
+    run.refresh_from_db()
+    return run
+
+
+def _withdraw_proposed(run: Run) -> None:
+    """Calls that were allowed but did not leave yet."""
+    for operation in Operation.objects.select_for_update().filter(run=run, state=STATE.PROPOSED, position__gte=1):
+        moved = Operation.objects.filter(id=operation.id, state=STATE.PROPOSED).update(
+            state=STATE.WITHDRAWN, error_class="withdrawn", settled_at=Now()
+        )
+        assert moved == 1, "the row lock is held"
+        operation.state, operation.error_class = STATE.WITHDRAWN, "withdrawn"
+        outbox.append([journal.blocked(operation)])
+
+
+def in_flight(run_id: UUID) -> list[UUID]:
+    """Operations that were dispatched and have no outcome yet."""
+    return list(Operation.objects.filter(run_id=run_id, state__in=IN_FLIGHT_STATES).values_list("id", flat=True))
+
+
+def finish(asked: FinishInput) -> str:
+    """Write the end of a run, once; returns the state it ended in. A repeat changes nothing.
+
+    A run that was asked to stop ends as cancelled, whatever it came to; what is still unclear is counted and named.
+    """
+    with transaction.atomic():
+        run = Run.objects.select_for_update().select_related("agent_version__agent").get(id=asked.run_id)
+        if run.state in Run.ENDED:
+            return run.state
+        cancelled = run.cancel_requested_at is not None or asked.outcome == "cancelled"
+        state = Run.State.CANCELLED if cancelled else Run.State(asked.outcome)
+        cancelled_at = run.cancel_requested_at or (Now() if cancelled else None)
+        counts = Counter(Operation.objects.filter(run=run, position__gte=1).values_list("state", flat=True))
+        result = _last_answer(run)
+        approvals.withdraw(run.id, "the run ended")
+        _withdraw_proposed(run)
+        Run.objects.filter(id=run.id).update(
+            state=state,
+            cancel_requested_at=cancelled_at,
+            ended_at=Now(),
+            result_digest=result,
+            failure_code="" if state != Run.State.FAILED else asked.code,
+            failure_message=_message(asked, counts, cancelled=cancelled),
+            waiting_for="",
+            wake_since=None,
+        )
+        data = {"status": state.value, "operations": dict(counts), "code": asked.code}
+        if result:
+            data["result_ref"] = artifacts.ref(result)
+        outbox.append([run_event(run, f"run.{state.value}", data)])
+    return state.value
+
+
+def _message(asked: FinishInput, counts: Counter[str], *, cancelled: bool) -> str:
+    unclear = counts[STATE.UNCERTAIN]
+    noun = "operation" if unclear == 1 else "operations"
+    parts = ["cancelled"] if cancelled else [asked.message] if asked.message else []
+    return ", ".join([*parts, f"{unclear} {noun} uncertain"] if unclear else parts)
+
+
+def _last_answer(run: Run) -> str:
+    """The artifact of the last thing the model said, if it said anything."""
+    answered = Operation.objects.filter(run=run, position=0, state=STATE.SUCCEEDED).order_by("-turn")
+    found: str | None = answered.values_list("result_digest", flat=True).first()
+    return found or ""

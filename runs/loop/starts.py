@@ -1,0 +1,195 @@
+"""Start runs: the row first, then Temporal. A start that nobody acknowledged is never called a run."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from kernel_project.primitives.canonical import canonical_json, sha256_hex
+from kernel_project.primitives.clock import now
+from kernel_project.primitives.errors import Conflict, Invalid, NotFound, Unavailable
+from runs.boundary import artifacts, workspaces
+from runs.contracts import AgentDefinition
+from runs.loop import temporal
+from runs.loop.contracts import Plan, RunInput
+from runs.loop.turns import begin_run
+from runs.models import AgentVersion, Artifact, IdempotencyKey, Run
+
+logger = logging.getLogger(__name__)
+
+INPUT_BYTES_MAX = 512 * 1024
+KEY_CHARS_MAX = 1_000
+UNCLEAR_AFTER_SECONDS = 10.0  # a start younger than this may still be on its way
+SWEEP_BATCH_MAX = 100  # unclear starts that one sweep settles
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """What an application asks for. `owner` is the caller's identity, `version` empty the agent's newest."""
+
+    project: str
+    agent: str
+    input: str
+    owner: str
+    version: int | None = None
+    workspace: str = ""
+    key: str = ""
+
+    def body_hash(self) -> str:
+        """Over all that the caller asked for, so that a key cannot come back with another body."""
+        body = [self.agent, self.version, self.input, self.workspace]
+        return sha256_hex(canonical_json(body).encode())
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run, and whether it was there before."""
+
+    run: Run
+    replayed: bool
+
+
+class KeyReused(Invalid):
+    """The idempotency key was used before with another body."""
+
+    code = "idempotency_key_reused"
+
+
+class KeyInProgress(Conflict):
+    """The first request with this key has not been answered yet."""
+
+    code = "idempotency_key_in_progress"
+
+
+def start(asked: StartRequest) -> Started:
+    """Start a run and return it once Temporal has acknowledged it.
+
+    The same key with the same body finds the same run. Raises Invalid for bad input, NotFound for an unknown agent,
+    KeyReused, KeyInProgress, and temporal.Down or temporal.Unclear when Temporal did not confirm: then there is no run
+    that anybody could see, and the same key may be tried again.
+    """
+    run, fresh = _write(asked)
+    if not fresh and run.state != Run.State.STARTING:
+        return Started(run, replayed=True)
+    if not fresh and now() - run.created_at < timedelta(seconds=UNCLEAR_AFTER_SECONDS):
+        raise KeyInProgress("a request with this Idempotency-Key is being worked on; ask again in a few seconds")
+    given = run_input(run)
+    try:
+        temporal.start(given)
+    except temporal.Down:
+        if fresh:
+            forget(run.id)
+        raise
+    confirm(run.id)
+    run.refresh_from_db()
+    return Started(run, replayed=not fresh)
+
+
+def _write(asked: StartRequest) -> tuple[Run, bool]:
+    """The row of the run and, in the same transaction, of its key; or what an earlier request wrote."""
+    version = _check(asked)
+    body = artifacts.stage(asked.input.encode())
+    with transaction.atomic():
+        run = Run(
+            project_id=asked.project,
+            agent_version=version,
+            input_digest=body.digest,
+            started_by=asked.owner,
+            workspace=asked.workspace,
+        )
+        if asked.key and (known := _take_key(asked, run.id)) is not None:
+            return known, False
+        run.save(force_insert=True)
+        artifacts.claim(run.id, Artifact.Kind.INPUT, [body])
+    return run, True
+
+
+def _take_key(asked: StartRequest, run_id: UUID) -> Run | None:
+    """Claim the key for this run, waiting for a rival's transaction; or the run that has it."""
+    key, created = IdempotencyKey.objects.get_or_create(
+        project_id=asked.project,
+        owner=asked.owner,
+        key_hash=sha256_hex(asked.key.encode()),
+        defaults={"body_hash": asked.body_hash(), "run_id": run_id},
+    )
+    if created:
+        return None
+    if key.body_hash != asked.body_hash():
+        raise KeyReused("this Idempotency-Key was used before with another body; use a new key for a new request")
+    run = Run.objects.select_related("agent_version__agent").filter(id=key.run_id).first()
+    if run is None:  # its start was refused and forgotten: the key may be used again
+        IdempotencyKey.objects.filter(id=key.id).update(run_id=run_id)
+    return run
+
+
+def _check(asked: StartRequest) -> AgentVersion:
+    if len(asked.key) > KEY_CHARS_MAX:
+        raise Invalid(f"an Idempotency-Key has at most {KEY_CHARS_MAX} characters")
+    if "\x00" in asked.input or len(asked.input.encode("utf-8", "surrogatepass")) > INPUT_BYTES_MAX:
+        raise Invalid(f"the input must be text of at most {INPUT_BYTES_MAX} bytes, without NUL")
+    if asked.workspace:
+        workspaces.check_name(asked.workspace, asked.project)
+    versions = AgentVersion.objects.select_related("agent").filter(
+        agent__project_id=asked.project, agent__name=asked.agent
+    )
+    if asked.version is not None:
+        versions = versions.filter(version=asked.version)
+    version = versions.order_by("-version").first()
+    if version is None:
+        raise NotFound(f"there is no agent {asked.agent!r} (of that version) in this project", code="unknown_agent")
+    return version
+
+
+def run_input(run: Run) -> RunInput:
+    """What the workflow of a run is started with."""
+    definition = AgentDefinition.model_validate(run.agent_version.definition)
+    return RunInput(
+        plan=Plan(
+            run_id=run.id,
+            limits=definition.limits,
+            on_uncertain=definition.on_uncertain,
+            model_timeout_seconds=definition.model_timeout_seconds,
+        )
+    )
+
+
+def confirm(run_id: UUID) -> None:
+    """Temporal has the run: it is running, with its event. The workflow may have said so first."""
+    with transaction.atomic():
+        begin_run(Run.objects.select_related("agent_version__agent").get(id=run_id))
+
+
+def forget(run_id: UUID) -> None:
+    """Remove the row of a start that provably never reached Temporal: there was no run, and no event of it."""
+    with transaction.atomic():
+        removable = Run.objects.select_for_update().filter(id=run_id, state=Run.State.STARTING)
+        if removable.exists():
+            Artifact.objects.filter(run_id=run_id).delete()
+            removable.delete()
+
+
+def settle_unclear_starts(limit: int = SWEEP_BATCH_MAX) -> int:
+    """Ask Temporal about starts that nobody confirmed; returns how many were settled.
+
+    A workflow that is there makes the run running. One that is not was never started, so the row goes, and the
+    client's next try with its key starts it anew.
+    """
+    old = Run.objects.filter(state=Run.State.STARTING, created_at__lt=Now() - timedelta(seconds=UNCLEAR_AFTER_SECONDS))
+    settled = 0
+    for run_id in list(old.order_by("created_at").values_list("id", flat=True)[:limit]):
+        try:
+            found = temporal.standing(run_id)
+        except Unavailable as error:
+            logger.info("unclear starts wait: %s", error.message)
+            break
+        if found == "absent":
+            forget(run_id)
+        else:
+            confirm(run_id)
+        settled += 1
+    return settled

@@ -1,0 +1,144 @@
+"""The Temporal client of this process, for code that is not async: one connection, on a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+
+from django.conf import settings
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from kernel_project.primitives import ids
+from kernel_project.primitives.errors import Unavailable
+from runs.loop.contracts import WORKFLOW, RunInput
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_SECONDS = 3.0
+RPC_TIMEOUT = timedelta(seconds=5)  # of one request; a start that takes longer is unclear
+Standing = Literal["absent", "running", "ended"]
+
+
+class Unclear(Unavailable):
+    """The request may or may not have reached Temporal."""
+
+    code = "temporal_unclear"
+
+
+class Down(Unavailable):
+    """Temporal cannot be reached; the request provably never left."""
+
+    code = "temporal_unavailable"
+
+
+async def connect() -> Client:
+    """A client for the configured server. Raises whatever the library raises when there is none."""
+    return await Client.connect(
+        settings.TEMPORAL_ADDRESS, namespace=settings.TEMPORAL_NAMESPACE, data_converter=pydantic_data_converter
+    )
+
+
+class _Loop:
+    """A daemon thread with an event loop and, once it was needed, a connected client."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Client | None = None
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._started()).result(timeout_seconds)
+
+    def send(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Start the work and do not wait for it."""
+        asyncio.run_coroutine_threadsafe(work, self._started())
+
+    async def client(self) -> Client:
+        if self._client is None:
+            try:
+                self._client = await asyncio.wait_for(connect(), CONNECT_TIMEOUT_SECONDS)
+            except (RuntimeError, RPCError, TimeoutError) as error:
+                raise Down("the workflow engine cannot be reached; try again later") from error
+        return self._client
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="temporal-client", daemon=True).start()
+            return self._loop
+
+
+_loop = _Loop()
+WAIT_SECONDS = CONNECT_TIMEOUT_SECONDS + RPC_TIMEOUT.total_seconds() + 2
+
+
+def start(given: RunInput) -> None:
+    """Start the run's workflow; an acknowledgement, or that it is running already, is success.
+
+    Raises Down when nothing was sent, Unclear when nobody knows.
+    """
+    _loop.run(_start(given), WAIT_SECONDS)
+
+
+async def _start(given: RunInput) -> None:
+    client = await _loop.client()
+    try:
+        await client.start_workflow(
+            WORKFLOW,
+            given,
+            id=ids.workflow_id(given.plan.run_id),
+            task_queue=settings.TEMPORAL_TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            rpc_timeout=RPC_TIMEOUT,
+        )
+    except WorkflowAlreadyStartedError:
+        return
+    except RPCError as error:
+        if error.status == RPCStatusCode.UNAVAILABLE and "Connection refused" in error.message:
+            raise Down("the workflow engine cannot be reached; try again later") from error
+        raise Unclear("the workflow engine did not confirm the start; it is being looked into") from error
+
+
+def standing(run_id: UUID) -> Standing:
+    """Whether Temporal knows the run's workflow. Raises Unavailable when it cannot be asked."""
+    return _loop.run(_standing(run_id), WAIT_SECONDS)
+
+
+async def _standing(run_id: UUID) -> Standing:
+    client = await _loop.client()
+    try:
+        found = await client.get_workflow_handle(ids.workflow_id(run_id)).describe(rpc_timeout=RPC_TIMEOUT)
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return "absent"
+        raise Unclear("the workflow engine does not answer") from error
+    return "running" if found.close_time is None else "ended"
+
+
+def wake(run_id: UUID, *, cancel: bool = False) -> None:
+    """Tell a run's workflow that there is news, and go on at once. A wake that is lost is sent again by the sweep."""
+    _loop.send(_wake(run_id, cancel=cancel))
+
+
+async def _wake(run_id: UUID, *, cancel: bool) -> None:
+    try:
+        handle = (await _loop.client()).get_workflow_handle(ids.workflow_id(run_id))
+        if cancel:
+            await handle.cancel(rpc_timeout=RPC_TIMEOUT)
+        else:
+            await handle.signal("wake", rpc_timeout=RPC_TIMEOUT)
+    except (RPCError, Unavailable) as error:
+        logger.info("run %s was not woken (%s); the sweep will", run_id, type(error).__name__)

@@ -1,0 +1,101 @@
+"""The conversation of a run, put together from its operations: every call has exactly one result, after it (C10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kernel_project.primitives.canonical import parse_json
+from runs.boundary import artifacts
+from runs.boundary.models.contracts import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from runs.boundary.results import unpack
+from runs.models import Operation, Run
+
+CUT_NOTE = (
+    "Your last answer was cut off by the length limit. Nothing of it was executed. Answer again, more briefly, or with "
+    "fewer calls at once."
+)
+EMPTY_NOTE = "Your last answer was empty. Say what you found, or call a tool."
+LIMIT_NOTE = "A limit of this run was reached ({limit}). No tools are left: answer now with what you have."
+TEXTS = {
+    "denied": "Not executed: {message}",
+    "blocked": "Not executed: {message}",
+    "rejected": "Not executed: a person rejected this call. Their words, as data: {message}",
+    "expired": "Not executed: nobody decided on this call before its deadline.",
+    "withdrawn": "Not executed: the run was cancelled.",
+    "failed": "The call failed and had no effect ({error_class}): {message}",
+    "uncertain": (
+        "The outcome of this call is UNKNOWN: it was sent, and it may or may not have had its effect. Do not repeat "
+        "it; it is being looked into."
+    ),
+    "occurred": "The effect of this call did occur; that was found out afterwards.",
+    "none": "The effect of this call did not occur; that was found out afterwards.",
+    "unknown": "It could not be found out whether this call had its effect. Do not repeat it without asking a person.",
+}
+
+
+def messages(run: Run, before_turn: int, limit: str = "") -> list[Message]:
+    """What the model is to read before `before_turn`: the input, then each turn's answer and results."""
+    operations = Operation.objects.filter(run=run, turn__lt=before_turn).order_by("turn", "position")
+    rows = list(operations)
+    bodies = artifacts.read_many(run.id, {run.input_digest, *(row.result_digest for row in rows if row.result_digest)})
+    told: list[Message] = [UserMessage(text=bodies[run.input_digest].decode())]
+    for turn in _turns(rows):
+        told += _turn(turn, bodies)
+    if limit:
+        told.append(UserMessage(text=LIMIT_NOTE.format(limit=limit)))
+    return told
+
+
+def _turns(rows: Sequence[Operation]) -> Iterator[list[Operation]]:
+    turn: list[Operation] = []
+    for row in rows:
+        if turn and row.turn != turn[0].turn:
+            yield turn
+            turn = []
+        turn.append(row)
+    if turn:
+        yield turn
+
+
+def _turn(operations: Sequence[Operation], bodies: dict[str, bytes]) -> list[Message]:
+    model, *calls = operations
+    if not model.result_digest:
+        return []  # the model call failed: there was no answer
+    answer = parse_json(bodies[model.result_digest])
+    match model.usage.get("finish_reason"):
+        case "length":
+            return [AssistantMessage(text=answer["text"] or "…"), UserMessage(text=CUT_NOTE)]
+        case _ if not answer["calls"] and not answer["text"].strip():
+            return [UserMessage(text=EMPTY_NOTE)]
+    named = [
+        ToolCall(id=str(call.id), name=_label(answer["calls"], call), arguments=_raw(answer, call)) for call in calls
+    ]
+    told: list[Message] = [AssistantMessage(text=answer["text"], calls=tuple(named))]
+    for call, name in zip(calls, named, strict=True):
+        text, is_error = result_text(call, bodies.get(call.result_digest, b""))
+        told.append(ToolMessage(call_id=str(call.id), name=name.name, text=text, is_error=is_error))
+    return told
+
+
+def _label(calls: Sequence[dict[str, Any]], operation: Operation) -> str:
+    return str(calls[operation.position - 1]["name"])
+
+
+def _raw(answer: dict[str, Any], operation: Operation) -> str:
+    return str(answer["calls"][operation.position - 1]["arguments"])
+
+
+def result_text(operation: Operation, body: bytes) -> tuple[str, bool]:
+    """What the model is told of one call, and whether it is flagged as an error."""
+    state = operation.state
+    if state == "reconciled":
+        sentence = TEXTS[operation.verdict]
+        found = unpack(body)["text"] if body else ""
+        return f"{sentence}\n{found}".strip(), operation.verdict != "occurred"
+    if state in ("succeeded", "tool_error"):
+        record = unpack(body)
+        where = f"\n[the whole result is kept as {record['full']}]" if record.get("full") else ""
+        return record["text"] + where, bool(record["is_error"])
+    message = operation.error_message or operation.note
+    return TEXTS[state].format(message=message, error_class=operation.error_class), True

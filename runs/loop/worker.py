@@ -1,0 +1,67 @@
+"""The Temporal worker of the kernel: runs workflows and activities until it is told to stop, then drains."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from datetime import timedelta
+
+from django.conf import settings
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from runs.boundary.effects import python
+from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.models import port
+from runs.loop.activities import ACTIVITIES
+from runs.loop.temporal import connect
+from runs.loop.workflows import AgentRun
+
+logger = logging.getLogger(__name__)
+
+DRAIN = timedelta(seconds=20)  # activities that are under way at a stop have this long
+ACTIVITIES_MAX = 100  # at once
+CONNECT_TRIES_MAX = 150
+CONNECT_DELAY_SECONDS = 2.0  # between tries: five minutes in all, then the process ends and is started again
+
+
+def make_worker(client: Client, task_queue: str) -> Worker:
+    """A worker as production runs it; tests make theirs here too."""
+    python.load(settings.KERNEL_TOOL_MODULES)
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[AgentRun],
+        activities=ACTIVITIES,
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules("runs", "pydantic", "pydantic_core")
+        ),
+        graceful_shutdown_timeout=DRAIN,
+        max_concurrent_activities=ACTIVITIES_MAX,
+    )
+
+
+async def work() -> None:
+    """Work until SIGTERM or SIGINT."""
+    client = await _client()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with make_worker(client, settings.TEMPORAL_TASK_QUEUE):
+        logger.info("worker ready on task queue %s", settings.TEMPORAL_TASK_QUEUE)
+        await stop.wait()
+        logger.info("worker stopping; waiting for activities at most %s", DRAIN)
+    await close_sessions()
+    await port.aclose()
+
+
+async def _client() -> Client:
+    for _ in range(CONNECT_TRIES_MAX):
+        try:
+            return await connect()
+        except RuntimeError as error:
+            logger.warning("Temporal at %s does not answer: %s", settings.TEMPORAL_ADDRESS, error)
+            await asyncio.sleep(CONNECT_DELAY_SECONDS)
+    raise SystemExit(f"Temporal at {settings.TEMPORAL_ADDRESS} cannot be reached")
