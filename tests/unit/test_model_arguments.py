@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernel_project.primitives.canonical import canonical_json
 from runs.boundary.models import ArgumentsError, parse_arguments
 from runs.boundary.models.arguments import ARGUMENTS_CHARACTERS_MAX, REASON_CHARACTERS_MAX
 
@@ -56,3 +61,14 @@ def test_a_reason_holds_no_control_characters() -> None:
     refused = parse_arguments('{"\\u001b[2J\\u202e": 1, "\\u001b[2J\\u202e": 2}')
     assert isinstance(refused, ArgumentsError)
     assert refused.reason.isprintable()
+
+
+@given(st.text() | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
+def test_any_text_is_an_object_or_a_reason(raw: str) -> None:
+    read = parse_arguments(raw)
+    assert isinstance(read, ArgumentsError) or canonical_json(read).startswith("{")
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.integers() | st.text(st.characters(codec="utf-8"))))
+def test_every_object_is_read_as_it_was_meant(value: dict[str, object]) -> None:
+    assert parse_arguments(json.dumps(value)) == value

@@ -14,8 +14,9 @@ ASK = UserMessage(text="go")
 
 def turn(*calls: ToolCall) -> list[Message]:
     """One assistant message and a result for each of its calls."""
-    results = [ToolMessage(call_id=call.id, name=call.name, text=f"result {call.arguments}") for call in calls]
-    return [AssistantMessage(calls=calls), *results]
+    messages: list[Message] = [AssistantMessage(calls=calls)]
+    messages += [ToolMessage(call_id=call.id, name=call.name, text=f"result {call.arguments}") for call in calls]
+    return messages
 
 
 def pairs(messages: tuple[Message, ...]) -> tuple[list[str], list[str]]:
@@ -40,7 +41,7 @@ def test_odd_and_repeated_ids_become_short_and_unique(odd: str) -> None:
 def test_results_of_repeated_ids_keep_their_order() -> None:
     first, second = (ToolCall(id="dup", name="search", arguments=f'{{"q":{n}}}') for n in (1, 2))
     messages = make_safe([ASK, *turn(first, second)]).messages
-    assert [message.text for message in messages[2:]] == ['result {"q":1}', 'result {"q":2}']  # type: ignore[union-attr]
+    assert [message.text for message in messages[2:]] == ['result {"q":1}', 'result {"q":2}']
 
 
 def test_results_may_come_in_another_order() -> None:
@@ -66,8 +67,8 @@ def test_a_call_without_one_result_is_never_sent(messages: list[Message]) -> Non
 
 def test_blank_texts_and_empty_answers_cannot_poison_the_history() -> None:
     call = ToolCall(id="a", name="search")
-    history = [UserMessage(text=" "), AssistantMessage(calls=(call,)), ToolMessage(call_id="a", name="search", text="")]
-    safe = make_safe([*history, AssistantMessage(text=" "), ASK]).messages
+    answered: list[Message] = [AssistantMessage(calls=(call,)), ToolMessage(call_id="a", name="search", text="")]
+    safe = make_safe([UserMessage(text=" "), *answered, AssistantMessage(text=" "), ASK]).messages
     assert [message.text for message in safe] == [BLANK, "", BLANK, "go"]
 
 

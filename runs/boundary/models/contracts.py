@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 OUTPUT_TOKENS_MAX = 1_000_000  # more than any model writes; a larger number is a typing error
 TIMEOUT_SECONDS_MAX = 3600  # a model that thinks longer than this is not waited for
-KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,80}_API_KEY")  # so that no agent can name SECRET_KEY or DATABASE_URL
+KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,91}_API_KEY")  # so that no agent can name SECRET_KEY or DATABASE_URL
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "error", "unknown"]
 ErrorCode = Literal[
@@ -157,4 +157,4 @@ def check_base_url(url: str) -> None:
     if not usable:
         raise ValueError("base_url must be an http or https address, such as https://host/v1")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise ValueError("base_url must carry no user, password, query or fragment: name the key with api_key_ref")
+        raise ValueError("base_url must carry no user, password, query or fragment: the key has a setting of its own")
