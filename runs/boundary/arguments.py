@@ -24,6 +24,7 @@ from kernel_project.primitives.canonical import NotCanonical, canonical_json
 
 ERRORS_MAX = 10  # more of them tell a model nothing new
 ERROR_CHARACTERS_MAX = 300
+TAIL_CHARACTERS = 100  # of a longer error: the value stands first, and what is wrong with it last
 SCHEMA_CHARACTERS_MAX = 256 * 1024  # a registered schema is smaller; see `mcp_tools`
 ARGUMENTS_CHARACTERS_MAX = 4 * 1024 * 1024
 STEPS_MAX = 50_000  # keywords evaluated for one call, about 25 µs each; references that double per level need 2^n
@@ -103,7 +104,9 @@ def _sentences(errors: Iterator[ValidationError]) -> list[str]:
 def _cut(text: str) -> str:
     """Short, on one line, and free of half surrogates: it goes to a model, into rows and onto pages."""
     readable = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
-    return readable if len(readable) <= ERROR_CHARACTERS_MAX else readable[: ERROR_CHARACTERS_MAX - 1] + "…"
+    if len(readable) <= ERROR_CHARACTERS_MAX:
+        return readable
+    return f"{readable[: ERROR_CHARACTERS_MAX - TAIL_CHARACTERS - 3]} … {readable[-TAIL_CHARACTERS:]}"
 
 
 def _counted(keyword: Keyword) -> Keyword:
@@ -133,17 +136,17 @@ def _compiled(pattern: str) -> SchemaValidator | None:
 
 
 def _found(pattern: str, text: str) -> bool:
-    """A pattern with look-around is not checked here, because only a back-tracking engine could; the server checks it."""
+    """A pattern with look-around is not checked here: only a back-tracking engine could. The server checks it."""
     compiled = _compiled(pattern)
     return compiled is None or bool(compiled.isinstance_python(text))
 
 
-def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _pattern(validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
     if validator.is_type(instance, "string") and not _found(pattern, instance):
         yield ValidationError(f"{instance[:80]!r} does not match {pattern!r}")
 
 
-def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _pattern_properties(validator: Any, patterns: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
     if not validator.is_type(instance, "object"):
         return
     for pattern, subschema in patterns.items():
@@ -167,7 +170,7 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
             yield from validator.descend(value, allowed, path=name)
 
 
-def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _unique_items(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
     """By canonical text, in one pass; comparing each item with each other one is quadratic."""
     if unique and validator.is_type(instance, "array"):
         texts = [canonical_json(item) for item in instance]
@@ -196,7 +199,7 @@ def _hardened(kind: Any) -> Any:
     keywords |= {name: _counted(keyword) for name, keyword in ours.items()}
     if "unevaluatedProperties" in keywords:
         keywords["unevaluatedProperties"] = _unevaluated(keywords["unevaluatedProperties"])
-    return extend(kind, keywords)
+    return extend(kind, keywords)  # type: ignore[no-untyped-call]
 
 
 _DIALECTS: dict[str, Any] = {
