@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from importlib import import_module
 from typing import Literal
 
 from kernel_project.primitives.errors import Invalid
@@ -25,7 +27,8 @@ async def ask(request: ModelRequest) -> ModelAnswer:
         raise ModelError("unsupported", error.message) from None
     if provider == "scripted":
         return await scripted.ask(request, name)
-    # 2 to 4 s of import, paid on the first real call only; never by the web process or a scripted run.
+    if _REAL not in sys.modules:  # 2 to 4 s, beside the event loop, whose heartbeats must not stop for it
+        await asyncio.to_thread(import_module, _REAL)
     from runs.boundary.models import pydantic_ai_models
 
     return await pydantic_ai_models.ask(request, provider, name)
