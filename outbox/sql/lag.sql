@@ -1,0 +1,31 @@
+-- How far the event store is behind us, in one row and one snapshot. Bounded: it reads the streams that are behind, the
+-- parked events and the handful of publishers, never the journal as a whole. Read by the home page, the API, /metrics.
+WITH behind AS MATERIALIZED (
+    SELECT run_id, head, published, ready_at FROM outbox_stream
+    WHERE ready_at IS NOT NULL ORDER BY ready_at LIMIT %(streams_max)s
+), owed AS (  -- the oldest of them are counted against the journal itself
+    SELECT s.run_id, least(s.head - s.published, %(events_max)s) AS promised,
+        (SELECT count(*) FROM (
+            SELECT FROM outbox_event e
+            WHERE e.run_id = s.run_id AND e.sequence > s.published AND e.sequence <= s.head
+            ORDER BY e.sequence LIMIT %(events_max)s
+        ) kept) AS kept,
+        (SELECT count(*) FROM (
+            SELECT FROM outbox_event e WHERE e.run_id = s.run_id AND e.sequence > s.head LIMIT %(events_max)s
+        ) beyond) AS beyond
+    FROM (SELECT * FROM behind ORDER BY ready_at LIMIT %(audited_max)s) s
+)
+SELECT
+    (SELECT coalesce(sum(head - published), 0)::bigint FROM behind) AS pending,
+    (SELECT count(*) FROM behind) AS streams_behind,
+    (SELECT extract(epoch FROM clock_timestamp() - min(ready_at))::float FROM behind) AS oldest_age_seconds,
+    (SELECT count(*) FROM (
+        SELECT FROM outbox_parkedevent WHERE state = 'parked' LIMIT %(parked_max)s
+    ) p) AS parked,
+    (SELECT coalesce(sum(abs(promised - kept) + beyond), 0)::bigint FROM owed) AS unaccounted,
+    (SELECT extract(epoch FROM clock_timestamp() - max(beat_at))::float FROM outbox_publisherheartbeat)
+        AS publisher_age_seconds,
+    (SELECT extract(epoch FROM max(open_until) - clock_timestamp())::float FROM outbox_destination
+        WHERE open_until > clock_timestamp()) AS circuit_open_seconds,
+    (SELECT coalesce(max(failures), 0) FROM outbox_destination) AS destination_failures,
+    (SELECT coalesce(max(last_error), '') FROM outbox_destination WHERE failures > 0) AS destination_error
