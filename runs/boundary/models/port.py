@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from importlib import import_module
+from threading import Event
 from typing import Literal
 
 from kernel_project.primitives.errors import Invalid
@@ -14,6 +14,7 @@ from runs.boundary.models.errors import ModelError
 
 Provider = Literal["openai", "anthropic", "scripted"]
 _REAL = "runs.boundary.models.pydantic_ai_models"
+_imported = Event()  # set after the whole import: a module half way through it is in sys.modules already
 
 
 async def ask(request: ModelRequest) -> ModelAnswer:
@@ -27,8 +28,9 @@ async def ask(request: ModelRequest) -> ModelAnswer:
         raise ModelError("unsupported", error.message) from None
     if provider == "scripted":
         return await scripted.ask(request, name)
-    if _REAL not in sys.modules:  # 2 to 4 s, beside the event loop, whose heartbeats must not stop for it
+    if not _imported.is_set():  # 2 to 4 s, beside the event loop, whose heartbeats must not stop for it
         await asyncio.to_thread(import_module, _REAL)
+        _imported.set()
     from runs.boundary.models import pydantic_ai_models
 
     return await pydantic_ai_models.ask(request, provider, name)
@@ -36,7 +38,7 @@ async def ask(request: ModelRequest) -> ModelAnswer:
 
 async def aclose() -> None:
     """Close the connections of this event loop; a later `ask` opens new ones."""
-    if _REAL in sys.modules:
+    if _imported.is_set():
         from runs.boundary.models import pydantic_ai_models
 
         await pydantic_ai_models.aclose()
