@@ -1,6 +1,9 @@
 """Celery: beat ticks, tasks call services. Nothing needed for correctness lives only in the broker."""
 
+from __future__ import annotations
+
 import os
+from typing import Any
 
 from celery import Celery
 
@@ -9,3 +12,27 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kernel_project.settings")
 app = Celery("kernel_project")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+def _tick(task: str, seconds: float, queue: str = "kernel") -> dict[str, Any]:
+    """A tick that nobody took before the next one is dropped: it would only do the same."""
+    return {"task": task, "schedule": seconds, "options": {"expires": seconds, "queue": queue}}
+
+
+app.conf.update(
+    timezone="UTC",
+    enable_utc=True,
+    worker_prefetch_multiplier=1,
+    task_acks_late=False,  # a lost tick heals with the next one; a redelivered one would only come late
+    task_default_queue="kernel",
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=False,
+    beat_schedule={
+        "publish": _tick("outbox.publish", 1.0, "outbox"),
+        "wake overdue": _tick("runs.wake_overdue", 2.0),
+        "expire approvals": _tick("approvals.expire", 5.0),
+        "probe uncertain operations": _tick("runs.probe_uncertain", 5.0),
+        "settle unclear starts": _tick("runs.settle_unclear_starts", 5.0),
+        "make partitions": _tick("outbox.make_partitions", 3600.0),
+    },
+)

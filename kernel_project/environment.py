@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self
 
@@ -56,7 +57,7 @@ class Environment(BaseSettings):
                 raise ValueError(f"set {', '.join(missing)}: KERNEL_MODE=production takes no default for them")
             return self
         layout = Layout.from_environment()
-        embedded = {
+        embedded: dict[str, Callable[[], str]] = {
             "secret_key": lambda: development_secret(layout, "secret_key"),
             "allowed_hosts": lambda: "localhost,127.0.0.1,[::1],testserver",
             "database_url": lambda: layout.database_url("kernel"),

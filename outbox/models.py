@@ -111,13 +111,19 @@ class ParkedEvent(models.Model):
 
 
 class Destination(models.Model):
-    """The circuit of the event store: one failure stops all sending to it, and nothing is dropped."""
+    """The event store as the publisher sees it: its circuit, and which publisher is at work.
+
+    One failure of the store stops all sending to it, and nothing is dropped. One publisher works at a time; it keeps
+    its place by renewing `worker_until`, so a dead one is replaced when that has passed.
+    """
 
     name = models.CharField(max_length=100, primary_key=True)
     failures = models.IntegerField(default=0, help_text="Failures in a row; 0 means the circuit is closed.")
     open_until = models.DateTimeField(null=True)
     last_error = models.TextField(blank=True, default="")
     last_success_at = models.DateTimeField(null=True)
+    worker_token = models.UUIDField(null=True)
+    worker_until = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
         return self.name

@@ -61,6 +61,8 @@ class Migration(migrations.Migration):
                 ('open_until', models.DateTimeField(null=True)),
                 ('last_error', models.TextField(blank=True, default='')),
                 ('last_success_at', models.DateTimeField(null=True)),
+                ('worker_token', models.UUIDField(null=True)),
+                ('worker_until', models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(

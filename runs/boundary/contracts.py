@@ -68,7 +68,7 @@ class Dispatch:
 
     operation_id: UUID
     run_id: UUID
-    project_id: UUID
+    project_id: str
     attempt: int
     tool: str
     arguments: Mapping[str, Any]

@@ -21,8 +21,8 @@ _pool = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database")
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Await blocking database work. A cancelled caller stops waiting; the work itself runs to its end."""
-    call = partial(contextvars.copy_context().run, _with_clean_connection, work, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_pool, call)
+    call = partial(_with_clean_connection, partial(work, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_pool, contextvars.copy_context().run, call)
 
 
 async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -42,9 +42,9 @@ async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
     return task.result()
 
 
-def _with_clean_connection(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def _with_clean_connection(work: Callable[[], T]) -> T:
     close_old_connections()
     try:
-        return work(*args, **kwargs)
+        return work()
     finally:
         close_old_connections()

@@ -21,7 +21,7 @@ from runs.boundary.journal import turn_frame
 from runs.boundary.models.arguments import ArgumentsError, parse_arguments
 from runs.boundary.models.contracts import ApiKeyReference, ModelAnswer, ModelRequest, ToolDefinition
 from runs.boundary.models.errors import ModelError
-from runs.boundary.operations import Settled, Unclear
+from runs.boundary.operations import Unclear
 from runs.loop import transcripts
 from runs.loop.contracts import ThinkInput, Thought, Ticket
 from runs.models import Artifact, Kind, Operation, Run, Tool
@@ -59,7 +59,7 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
                 operations.settle_failure(step.dispatch, "interrupted", "the model call never came to its end")
                 return Thought(kind="failed", code="interrupted")
             step = operations.again(step, heartbeat)
-        if isinstance(step, Settled):
+        if not isinstance(step, Dispatch):
             return Thought(kind="stopped")
     return Question(step, _request(run, asked, step))
 

@@ -81,7 +81,7 @@ class AgentRun:
     async def _think(self, plan: Plan, state: LoopState, step: agent_loop.Think) -> Thought:
         if step.delay_seconds:
             await workflow.sleep(step.delay_seconds)
-        return await workflow.execute_activity(
+        thought: Thought = await workflow.execute_activity(
             "think",
             ThinkInput(
                 run_id=plan.run_id,
@@ -97,6 +97,7 @@ class AgentRun:
             retry_policy=STORE_RETRY,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
+        return thought
 
     async def _act(self, plan: Plan, tickets: Sequence[Ticket]) -> list[Ticket] | None:
         """Bring every call to its end, in parallel; None when the run is being cancelled."""
@@ -147,7 +148,7 @@ class AgentRun:
             return
 
     async def _perform(self, plan: Plan, ticket: Ticket) -> Ticket:
-        return await workflow.execute_activity(
+        performed: Ticket = await workflow.execute_activity(
             "perform",
             PerformInput(run_id=plan.run_id, operation_id=ticket.operation_id),
             result_type=Ticket,
@@ -156,19 +157,21 @@ class AgentRun:
             retry_policy=STORE_RETRY,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
+        return performed
 
     async def _look(self, run_id: UUID, operation_ids: Sequence[UUID]) -> Seen:
-        return await workflow.execute_local_activity(
+        seen: Seen = await workflow.execute_local_activity(
             "look",
             LookInput(run_id=run_id, operation_ids=tuple(operation_ids)),
             result_type=Seen,
             start_to_close_timeout=LOCAL_TIMEOUT,
             retry_policy=STORE_RETRY,
         )
+        return seen
 
     async def _finish(self, plan: Plan, ended: agent_loop.Finish) -> str:
         """Write the end, also of a cancelled run: its calls in flight are settled or uncertain before."""
-        return await workflow.execute_activity(
+        state: str = await workflow.execute_activity(
             "finish",
             FinishInput(run_id=plan.run_id, outcome=ended.outcome, code=ended.code, message=ended.message),
             result_type=str,
@@ -176,6 +179,7 @@ class AgentRun:
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=STORE_RETRY,
         )
+        return state
 
 
 def _history_is_long() -> bool:

@@ -1,0 +1,16 @@
+-- Lease ready streams to one publisher. Streams that another one holds, or that are being written to, are passed over.
+-- The hint keeps the scan away from index entries of streams that were emptied long ago (dead under an old snapshot).
+WITH ready AS MATERIALIZED (
+    SELECT run_id FROM outbox_stream
+    WHERE ready_at >= %(hint)s
+      AND (leased_until IS NULL OR leased_until < clock_timestamp())
+      AND (next_attempt_at IS NULL OR next_attempt_at <= clock_timestamp())
+    ORDER BY ready_at
+    LIMIT %(streams)s
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE outbox_stream s
+SET lease_token = %(token)s, leased_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
+    attempts = s.attempts + 1
+FROM ready WHERE s.run_id = ready.run_id
+RETURNING s.run_id, s.published, s.head, s.ready_at, s.attempts

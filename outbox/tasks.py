@@ -1,0 +1,31 @@
+"""Celery's doors to the outbox: stateless ticks, each of which may be lost, doubled or late."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.conf import settings
+from django.db import connection, transaction
+
+from kernel_project.primitives.clock import now
+from outbox import partitions
+from outbox.destination import EventStore
+from outbox.publisher import Publisher
+
+PUBLISH_SECONDS = 50.0  # one task's share; the next tick goes on
+
+
+@shared_task(name="outbox.publish", ignore_result=True)
+def publish() -> int:
+    """Publish until the share is over; ends at once when another publisher is at work."""
+    store = EventStore(settings.TEMPORALITY_URL, settings.TEMPORALITY_TOKEN)
+    try:
+        return Publisher(store).run(PUBLISH_SECONDS)
+    finally:
+        store.close()
+
+
+@shared_task(name="outbox.make_partitions", ignore_result=True)
+def make_partitions() -> list[str]:
+    """Make the journal's partitions ahead of time."""
+    with transaction.atomic():
+        return partitions.ensure_ahead(connection, now())

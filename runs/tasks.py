@@ -1,0 +1,26 @@
+"""Celery's doors to runs."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from runs.boundary import reconcile
+from runs.loop import starts, wakes
+
+
+@shared_task(name="runs.probe_uncertain", ignore_result=True)
+def probe_uncertain() -> int:
+    """Look for uncertain operations whose probe is due."""
+    return reconcile.probe_due()
+
+
+@shared_task(name="runs.settle_unclear_starts", ignore_result=True)
+def settle_unclear_starts() -> int:
+    """Ask Temporal about starts that nobody confirmed."""
+    return starts.settle_unclear_starts()
+
+
+@shared_task(name="runs.wake_overdue", ignore_result=True)
+def wake_overdue() -> int:
+    """Tell workflows again what they have not looked at."""
+    return wakes.wake_overdue()
