@@ -65,6 +65,7 @@ REFUSING_CODES = {
 }
 # HTTP answers of a server, or of a gateway before it, that did not process the request.
 REFUSING_STATUSES = {400, 401, 403, 404, 405, 406, 411, 413, 414, 415, 421, 422, 426, 428, 429, 431}
+SESSION_UNKNOWN = 404  # what a server answers to a session that it has forgotten, for instance by a restart
 
 Progress = Callable[[], None]
 BeforeSend = Callable[[], Awaitable[None]]
@@ -124,6 +125,7 @@ class McpSession:
         self.key = _key(config, workspace)
         self.in_flight = 0
         self.retiring = False
+        self.forgotten = False  # the server answered as if it did not know this session
         self.idle_since = asyncio.get_running_loop().time()
         self.server = ServerProcess()
         self.secrets = tuple(secrets_of(config))
@@ -337,6 +339,7 @@ class McpSession:
         said = self.redacted(message)[:TEXT_CHARACTERS_MAX]
         if record.problem:
             return Unclear(self._sentence(record.problem, None))
+        self.forgotten = record.status == SESSION_UNKNOWN
         if record.status and not record.spoken:
             sentence = self._sentence(f"HTTP status {record.status}", None)
             return Refused(sentence) if record.status in REFUSING_STATUSES else Unclear(sentence)
@@ -399,6 +402,10 @@ class McpSessions:
             except TimeoutError as error:  # of the listing; a call's own is CallTimedOut
                 self._retire(session)
                 raise NotSent(f"the MCP server {config.name!r} does not list its tools in time") from error
+            except Refused:
+                if session.forgotten:
+                    self._retire(session)
+                raise
             except (NotSent, Unclear, asyncio.CancelledError):
                 self._retire(session)
                 raise

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runs.boundary.contracts import NotSent, ProbeVerdict
+from runs.boundary.contracts import NotSent, ProbeVerdict, Refused
 from runs.boundary.effects import mcp
 from runs.boundary.mcp_sessions import CallTimedOut, SessionLost, Unclear, close_sessions
 from tests.mcp_servers.running import Marks, dispatch, free_port, http_ledger, lines, stdio_config
@@ -75,6 +75,18 @@ async def test_a_restarted_http_server_is_called_again(ledger: Path) -> None:
     with http_ledger(ledger, port) as server:
         await mcp.perform(dispatch(server, "write"))
     assert [line["tool"] for line in lines(ledger)] == ["die_after", "write"]
+
+
+async def test_a_session_that_a_restarted_server_forgot_is_replaced(ledger: Path) -> None:
+    port = free_port()
+    with http_ledger(ledger, port) as server:
+        stateful = {**server, "handshake": "initialize"}
+        await mcp.perform(dispatch(stateful, "write"))
+    with http_ledger(ledger, port):
+        with pytest.raises(Refused):
+            await mcp.perform(dispatch(stateful, "write"))
+        await mcp.perform(dispatch(stateful, "write"))
+    assert len(lines(ledger)) == 2
 
 
 async def test_the_death_of_the_server_does_not_look_like_a_cancellation(server: dict[str, Any]) -> None:

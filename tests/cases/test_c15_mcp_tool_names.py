@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from runs.boundary.contracts import NotSent
 from runs.boundary.effects import mcp
 from runs.boundary.mcp_config import McpServerConfig
 from runs.boundary.mcp_sessions import close_sessions
@@ -26,7 +27,7 @@ async def sessions_end() -> AsyncIterator[None]:
     await close_sessions()
 
 
-async def listed(folder: Path, *tools: dict[str, object]) -> Listing:
+async def listed(folder: Path, *tools: Mapping[str, object]) -> Listing:
     config = {**raw_config(folder, {"tools": list(tools)}), "name": SERVER}
     return await list_tools(McpServerConfig.model_validate(config))
 
@@ -96,5 +97,5 @@ async def test_a_server_that_changed_the_tool_is_not_called(tmp_path: Path) -> N
     same = {**raw_config(tmp_path, {"tools": [tool], "pay": paid}), "name": SERVER}
     assert (await mcp.perform(dispatch(same, "pay", definition_digest=digest))).text == "paid"
     changed = {**raw_config(tmp_path, {"tools": [{**tool, "description": "!"}], "pay": paid}), "name": SERVER}
-    with pytest.raises(mcp.NotSent, match="changed its definition"):
+    with pytest.raises(NotSent, match="changed its definition"):
         await mcp.perform(dispatch(changed, "pay", definition_digest=digest))

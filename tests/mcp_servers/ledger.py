@@ -62,7 +62,7 @@ async def list_tools(context: ServerRequestContext[Any], params: Any) -> types.L
 
 async def call_tool(context: ServerRequestContext[Any], params: types.CallToolRequestParams) -> Any:
     arguments = params.arguments or {}
-    key = str((params.meta or {}).get("idempotency_key", ""))  # type: ignore[union-attr]
+    key = str((params.meta or {}).get("idempotency_key", ""))
     match params.name:
         case "find":
             return text_result(LEDGER.read_text() if LEDGER.exists() else "")

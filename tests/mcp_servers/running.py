@@ -89,7 +89,7 @@ def dispatch(
     return Dispatch(
         operation_id=operation or uuid4(),
         run_id=uuid4(),
-        project_id=uuid4(),
+        project_id="test",
         attempt=1,
         tool=tool,
         arguments=arguments or {},
