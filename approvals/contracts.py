@@ -64,3 +64,18 @@ class Decider:
     via: Literal["admin", "api", "command"]
     names: frozenset[str] = frozenset()
     superuser: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One version of a policy as somebody wants it."""
+
+    name: str
+    answer: AnswerName
+    agent: str = "*"
+    tool: str = "*"
+    effect: Literal["", "read", "write"] = ""
+    group: str = ""
+    deadline_seconds: int = 24 * 3600
+    on_expiry: Literal["reject", "cancel_run"] = "reject"
+    four_eyes: bool = False

@@ -1,10 +1,14 @@
-"""Which rule applies to a call. Reads the policies; decides nothing about people."""
+"""Which rule applies to a call, and how rules come to be: a change is a new version. Decides nothing about people."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 
-from approvals.contracts import Call, PolicyResult
+from django.db import transaction
+from django.db.models.functions import Now
+
+from approvals.contracts import Call, PolicyResult, Rule
 from approvals.models import Policy
 
 POLICIES_MAX = 1_000  # rules in force per project that one decision looks at
@@ -48,3 +52,16 @@ def _result(rule: Policy) -> PolicyResult:
         on_expiry=rule.on_expiry,  # type: ignore[arg-type]
         four_eyes=rule.four_eyes,
     )
+
+
+@transaction.atomic
+def save(project: str, rule: Rule, by: str) -> tuple[Policy, bool]:
+    """Put a rule in force: the version that is there if it says the same, else a new one that retires the old."""
+    versions = Policy.objects.select_for_update().filter(project=project, name=rule.name).order_by("-version")
+    last = versions.first()
+    wanted = asdict(rule)
+    if last is not None and last.retired_at is None and all(getattr(last, k) == v for k, v in wanted.items()):
+        return last, False
+    Policy.objects.filter(project=project, name=rule.name, retired_at__isnull=True).update(retired_at=Now())
+    number = last.version + 1 if last is not None else 1
+    return Policy.objects.create(project=project, version=number, created_by=by, **wanted), True

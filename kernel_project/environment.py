@@ -47,11 +47,15 @@ class Environment(BaseSettings):
     workspace_root: str = ""
     kernel_tool_modules: str = ""
     kernel_scripts: str = ""
+    kernel_faults: str = ""
+    kernel_model: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="after")
     def fill_or_refuse(self) -> Self:
         if self.kernel_mode == "production":
+            if self.kernel_faults:
+                raise ValueError("KERNEL_FAULTS breaks runs on purpose and is refused in production")
             missing = [name.upper() for name in REQUIRED_IN_PRODUCTION if not getattr(self, name)]
             if missing:
                 raise ValueError(f"set {', '.join(missing)}: KERNEL_MODE=production takes no default for them")

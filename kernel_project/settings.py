@@ -105,6 +105,7 @@ TEMPORALITY_TOKEN = ENV.temporality_token
 KERNEL_SOURCE_ID = ENV.kernel_source_id
 ARTIFACT_URL = ENV.artifact_url
 WORKSPACE_ROOT = Path(ENV.workspace_root)
+KERNEL_FAULTS = ENV.kernel_faults
 KERNEL_TOOL_MODULES = [module for module in ENV.kernel_tool_modules.split(",") if module]
 
 LOGGING = {

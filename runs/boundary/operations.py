@@ -19,7 +19,7 @@ from approvals import selectors as approvals
 from kernel_project.primitives.canonical import parse_json
 from kernel_project.primitives.sql import load
 from outbox import services as outbox
-from runs.boundary import artifacts, journal, workspaces
+from runs.boundary import artifacts, faults, journal, workspaces
 from runs.boundary.contracts import Dispatch, EffectResult
 from runs.boundary.intents import binding
 from runs.boundary.results import Packed, pack, visible
@@ -177,7 +177,9 @@ def _permission(operation: Operation, heartbeat: Callable[..., None]) -> Dispatc
     arguments = parse_json(artifacts.read(operation.run_id, operation.arguments_digest))
 
     async def sending() -> None:
+        faults.reach("before_sending_mark", operation.name)
         await in_thread(mark_sending, operation.id, operation.attempt)
+        faults.reach("after_sending_mark", operation.name)
 
     return Dispatch(
         operation_id=operation.id,
@@ -208,7 +210,8 @@ def _configuration(operation: Operation) -> dict[str, Any]:
         "mark_sending": marks_sending(operation),
     }
     if tool.server is not None:
-        known["server"] = {"name": tool.server.name, **tool.server.configuration}
+        known["server"] = {**tool.server.configuration, "name": tool.server.name}
+        known["definition_digest"] = operation.definition_digest
     return known
 
 

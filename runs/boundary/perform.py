@@ -10,9 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from kernel_project.primitives.clock import now
-from runs.boundary import operations
+from runs.boundary import faults, operations
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.effects import adapter
+from runs.boundary.mcp_sessions import close_sessions
 from runs.boundary.operations import ATTEMPTS_MAX, Settled, Superseded, Unclear
 from runs.boundary.threads import in_thread, to_the_end
 from runs.models import Operation
@@ -48,6 +49,7 @@ async def perform(operation_id: UUID, heartbeat: Callable[..., None]) -> Settled
 
 async def carry_out(given: Dispatch) -> Settled | Unclear:
     """One effect and its outcome. An unclear outcome is returned, not written: the table may still clear it up."""
+    faults.reach("after_intent", given.tool)
     try:
         limit = given.timeout_seconds + TIMEOUT_GRACE_SECONDS
         result: EffectResult = await asyncio.wait_for(adapter(given.kind).perform(given), limit)
@@ -62,7 +64,10 @@ async def carry_out(given: Dispatch) -> Settled | Unclear:
     except Exception as error:
         logger.info("operation %s attempt %s is unclear: %s", given.operation_id, given.attempt, _name(error))
         return Unclear(given, _name(error), str(error))
-    return await to_the_end(operations.settle_answer, given, result)
+    faults.reach("after_effect", given.tool)
+    settled = await to_the_end(operations.settle_answer, given, result)
+    faults.reach("after_settle", given.tool)
+    return settled
 
 
 async def give_up(operation_id: UUID) -> None:
@@ -116,12 +121,20 @@ async def probe(given: Dispatch) -> ProbeAnswer:
     return answer
 
 
+async def probe_alone(given: Dispatch) -> ProbeAnswer:
+    """A probe in an event loop of its own, which leaves no session behind."""
+    try:
+        return await probe(given)
+    finally:
+        await close_sessions()
+
+
 def absent_counts(operation: Operation, at: datetime | None = None) -> bool:
     """Whether "not found" may be believed: the attempt's deadline and the time that the other side may lag are over."""
     assert operation.deadline_at is not None
     lag = ABSENT_AFTER_SECONDS
-    if operation.tool is not None and operation.tool.probe:
-        lag = float(operation.tool.probe.get("absent_after_seconds", lag))
+    if operation.tool is not None:
+        lag = float(operation.tool.configuration.get("absent_after_seconds", lag))
     return (at or now()) >= operation.deadline_at + timedelta(seconds=lag)
 
 

@@ -115,8 +115,9 @@ def probe_due(limit: int = PROBE_BATCH_MAX) -> int:
     from runs.boundary import operations, perform
 
     due = Operation.objects.filter(state=STATE.UNCERTAIN, next_probe_at__lte=Now()).order_by("next_probe_at")[:limit]
-    for operation in list(due.select_related("run__agent_version", "tool__server")):
+    found = list(due.select_related("run__agent_version", "tool__server"))
+    for operation in found:
         given = operations.permission_to_probe(operation)
-        answer = asyncio.run(perform.probe(given))
+        answer = asyncio.run(perform.probe_alone(given))
         by_probe(operation.id, operation.attempt, answer, perform.absent_counts(operation))
-    return len(due)
+    return len(found)

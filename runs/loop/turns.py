@@ -20,7 +20,7 @@ from runs.boundary.intents import Wanted
 from runs.boundary.journal import turn_frame
 from runs.boundary.models.arguments import ArgumentsError, parse_arguments
 from runs.boundary.models.contracts import ApiKeyReference, ModelAnswer, ModelRequest, ToolDefinition
-from runs.boundary.models.errors import ModelError
+from runs.boundary.models.errors import RETRYABLE, ModelError
 from runs.boundary.operations import Unclear
 from runs.loop import transcripts
 from runs.loop.contracts import ThinkInput, Thought, Ticket
@@ -217,9 +217,6 @@ def stop_turn(question: Question) -> None:
 
 def _failure(operation: Operation) -> Thought:
     return Thought(kind="failed", code=operation.error_class, retryable=operation.error_class in RETRYABLE)
-
-
-RETRYABLE = frozenset({"rate_limited", "overloaded", "server_error", "timeout", "connection", "bad_response"})
 
 
 def thought_of(operation: Operation) -> Thought:

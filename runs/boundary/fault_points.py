@@ -1,0 +1,14 @@
+"""The names of the fault points, in the order in which an operation passes them. Imports nothing of ours."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Point = Literal[
+    "after_intent",  # the intent is committed, the adapter has not been called
+    "before_sending_mark",
+    "after_sending_mark",  # the first byte may leave now
+    "after_effect",  # the adapter has its answer, nothing of it is written
+    "after_settle",  # the outcome is committed, the engine does not know
+]
+Action = Literal["kill", "raise", "hang"]

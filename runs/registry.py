@@ -1,0 +1,228 @@
+"""Register a project's servers, tools, policies and agents from a file: all of it or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from django.db import transaction
+from django.db.models import Max
+from pydantic import ValidationError
+
+from approvals import policy
+from approvals.contracts import Rule
+from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
+from kernel_project.primitives.errors import Invalid
+from runs.boundary.contracts import NotSent
+from runs.boundary.effects import python
+from runs.boundary.mcp_config import McpServerConfig
+from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.mcp_tools import ListedTool, definition_digest, list_tools
+from runs.boundary.models import port
+from runs.boundary.tool_names import exposed_name
+from runs.contracts import AgentDefinition
+from runs.models import Agent, AgentVersion, McpServer, Project, Tool
+from runs.registry_contracts import (
+    AgentFile,
+    McpToolFile,
+    PolicyFile,
+    ProjectFile,
+    PythonToolFile,
+    SandboxToolFile,
+)
+
+FILE_BYTES_MAX = 1024 * 1024
+PROBLEMS_SHOWN_MAX = 10
+
+
+@dataclass
+class Report:
+    """What a load did, a line each; `problems` are tools that a server offers and nobody can use."""
+
+    done: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def load(path: Path, by: str, listing_workspace: str = "") -> Report:
+    """Read the file and register what it says. Loading the same file again changes nothing.
+
+    `listing_workspace` stands for {workspace} while servers are asked for their tools. Raises Invalid, with the place
+    in the file, and changes nothing then.
+    """
+    return register(read(path), by, listing_workspace)
+
+
+def read(path: Path) -> ProjectFile:
+    """The file, checked. Raises Invalid with one line for each mistake."""
+    if not path.is_file():
+        raise Invalid(f"there is no file {path}")
+    if path.stat().st_size > FILE_BYTES_MAX:
+        raise Invalid(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        content = yaml.safe_load(path.read_text())
+        return ProjectFile.model_validate(content)
+    except yaml.YAMLError as error:
+        raise Invalid(f"{path} is not valid YAML: {error}") from None
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False)[:PROBLEMS_SHOWN_MAX]
+        lines = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in wrong]
+        raise Invalid(f"{path}: " + "; ".join(lines)) from None
+
+
+def register(file: ProjectFile, by: str, listing_workspace: str = "") -> Report:
+    """Register what a file says, in one transaction, after its servers were asked for their tools."""
+    report = Report()
+    listed = asyncio.run(_ask_servers(file, listing_workspace, report))
+    functions = python.load(sorted({tool.module for tool in file.tools if isinstance(tool, PythonToolFile)}))
+    with transaction.atomic():
+        project, _ = Project.objects.get_or_create(slug=file.project, defaults={"name": file.project})
+        servers = {config.name: _save_server(project, config, report) for config in file.mcp_servers}
+        for tool in file.tools:
+            match tool:
+                case McpToolFile():
+                    values = _mcp_tool(tool, servers, listed)
+                case PythonToolFile():
+                    values = _python_tool(tool, functions)
+                case SandboxToolFile():
+                    values = _sandbox_tool(tool)
+            _save_tool(project, values, report)
+        for rule in file.policies:
+            _save_policy(project, rule, by, report)
+        for agent in file.agents:
+            _save_agent(project, agent, by, report)
+    return report
+
+
+async def _ask_servers(file: ProjectFile, workspace: str, report: Report) -> dict[tuple[str, str], ListedTool]:
+    listed: dict[tuple[str, str], ListedTool] = {}
+    try:
+        for config in file.mcp_servers:
+            listing = await list_tools(config, workspace)
+            report.problems += listing.problems
+            listed |= {(config.name, tool.name): tool for tool in listing.tools}
+    except NotSent as error:
+        raise Invalid(f"an MCP server cannot be asked for its tools: {error}") from error
+    finally:
+        await close_sessions()
+    return listed
+
+
+def _save_server(project: Project, config: McpServerConfig, report: Report) -> McpServer:
+    stored = config.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+    server, created = McpServer.objects.update_or_create(
+        project=project, name=config.name, defaults={"configuration": {**stored, "transport": config.transport}}
+    )
+    report.done.append(f"MCP server {config.name} {'added' if created else 'kept'}")
+    return server
+
+
+def _mcp_tool(
+    tool: McpToolFile, servers: dict[str, McpServer], listed: dict[tuple[str, str], ListedTool]
+) -> dict[str, Any]:
+    if tool.server not in servers:
+        raise Invalid(f"the tool {tool.server}/{tool.tool} is on a server that the file does not declare")
+    found = listed.get((tool.server, tool.tool))
+    if found is None:
+        offered = ", ".join(name for server, name in listed if server == tool.server)[:500]
+        raise Invalid(f"the MCP server {tool.server} offers no usable tool {tool.tool!r}; it offers {offered}")
+    return _declared(tool) | {
+        "kind": "mcp",
+        "server": servers[tool.server],
+        "name": f"{tool.server}/{tool.tool}",
+        "remote_name": tool.tool,
+        "exposed_name": exposed_name(tool.server, tool.tool),
+        "description": found.description,
+        "input_schema": found.input_schema,
+        "definition_digest": definition_digest(found),
+        "probe": tool.probe,
+        "key_argument": tool.key_argument,
+        "key_template": tool.key_template,
+    }
+
+
+def _python_tool(tool: PythonToolFile, functions: dict[str, python.PythonTool]) -> dict[str, Any]:
+    function = functions.get(tool.function)
+    if function is None:
+        raise Invalid(f"the module {tool.module} registers no tool {tool.function!r}")
+    return {
+        "kind": "python",
+        "name": function.name,
+        "remote_name": function.name,
+        "exposed_name": exposed_name("", function.name),
+        "description": function.description,
+        "input_schema": dict(function.input_schema),
+        "definition_digest": function.digest,
+        "effect": function.effect,
+        "idempotent_for_seconds": function.idempotent_for_seconds,
+        "probe": {} if function.probe else None,
+        "timeout_seconds": function.timeout_seconds,
+    }
+
+
+def _sandbox_tool(tool: SandboxToolFile) -> dict[str, Any]:
+    pinned = {
+        "configuration": tool.configuration,
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+        "name": tool.name,
+    }
+    return _declared(tool) | {
+        "kind": "sandbox",
+        "name": tool.name,
+        "remote_name": tool.name,
+        "exposed_name": exposed_name("", tool.name),
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+        "definition_digest": sha256_hex(canonical_bytes(pinned)),
+        "replay_safe": tool.replay_safe,
+    }
+
+
+def _declared(tool: McpToolFile | SandboxToolFile) -> dict[str, Any]:
+    return {
+        "effect": tool.effect,
+        "idempotent_for_seconds": tool.idempotent_for_seconds,
+        "timeout_seconds": tool.timeout_seconds,
+        "configuration": tool.configuration,
+    }
+
+
+def _save_tool(project: Project, values: dict[str, Any], report: Report) -> None:
+    tool, created = Tool.objects.update_or_create(project=project, name=values.pop("name"), defaults=values)
+    report.done.append(f"tool {tool.name} {'added' if created else 'kept'} ({tool.effect})")
+
+
+def _save_policy(project: Project, rule: PolicyFile, by: str, report: Report) -> None:
+    saved, created = policy.save(project.slug, Rule(**rule.model_dump()), by)
+    report.done.append(f"policy {saved} {'added' if created else 'kept'}")
+
+
+def _save_agent(project: Project, agent: AgentFile, by: str, report: Report) -> None:
+    definition = AgentDefinition.model_validate(agent.model_dump(exclude={"name"}))
+    version, created = save_version(project, agent.name, definition, by)
+    report.done.append(f"agent {version} {'added' if created else 'kept'}")
+
+
+def save_version(project: Project, name: str, definition: AgentDefinition, by: str) -> tuple[AgentVersion, bool]:
+    """The agent's newest version with this definition: the last one if it is the same, else a new one.
+
+    Raises Invalid for a model that cannot be or a tool that the project does not have.
+    """
+    port.check_model(definition.model, definition.base_url)
+    known = set(Tool.objects.filter(project=project, name__in=definition.tools).values_list("name", flat=True))
+    if missing := sorted(set(definition.tools) - known):
+        raise Invalid(f"the agent {name!r} names tools that the project does not have: {', '.join(missing)}")
+    agent, _ = Agent.objects.get_or_create(project=project, name=name)
+    agent = Agent.objects.select_for_update().get(id=agent.id)
+    digest = sha256_hex(canonical_bytes(definition.canonical()))
+    last = agent.versions.order_by("-version").first()
+    if last is not None and last.digest == digest:
+        return last, False
+    number = (agent.versions.aggregate(last=Max("version"))["last"] or 0) + 1
+    made = AgentVersion.objects.create(
+        agent=agent, version=number, definition=definition.canonical(), digest=digest, created_by=by
+    )
+    return made, True
