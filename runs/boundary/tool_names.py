@@ -1,7 +1,7 @@
 """The names under which tools are shown to a model: at most 64 characters of [A-Za-z0-9_-].
 
-A name depends on its own (server, tool) pair alone, so it is the same after a restart, in any order, and whichever other
-tools exist. Approvals, events and dispatch keep the pair itself and never read anything out of the name.
+A name depends on its own (server, tool) pair alone, so it is the same after a restart, in any order, and whichever
+other tools exist. Approvals, events and dispatch keep the pair itself and never read anything out of the name.
 """
 
 from __future__ import annotations
@@ -65,6 +65,6 @@ def _slug(text: str) -> str:
 
 
 def _digest(server: str, tool: str) -> str:
-    """Over both parts with their lengths, so that no other pair spells the same bytes; half surrogates are hashed too."""
+    """Over both parts with their lengths, so that no other pair spells the same bytes."""
     parts = [part.encode("utf-8", "surrogatepass") for part in (server, tool)]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
