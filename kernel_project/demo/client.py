@@ -1,0 +1,64 @@
+"""A client of the JSON API, as an application would write one. Knows HTTP only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+
+REQUEST_TIMEOUT_SECONDS = 15.0
+POLL_SECONDS = 0.2
+Json = dict[str, Any]
+
+
+class DemoFailed(Exception):
+    """Something is not as the demo promises; the message says what."""
+
+
+class Client:
+    """One API key at one address."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._http = httpx2.Client(
+            base_url=f"{url}/api/v1",
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=REQUEST_TIMEOUT_SECONDS,
+            trust_env=False,
+        )
+
+    def get(self, path: str, **query: str) -> Any:
+        return self._read(self._http.get(path, params=query))
+
+    def post(self, path: str, body: Json, **headers: str) -> Any:
+        return self._read(self._http.post(path, json=body, headers=headers))
+
+    def items(self, path: str, **query: str) -> list[Json]:
+        """All pages of a list."""
+        found: list[Json] = []
+        cursor = ""
+        while True:
+            page = self.get(path, **query, **({"cursor": cursor} if cursor else {}))
+            found += page["items"]
+            cursor = page.get("next_cursor") or ""
+            if not cursor:
+                return found
+
+    def until(self, what: str, look: Callable[[], Any], seconds: float) -> Any:
+        """Wait until `look` gives something; fails with `what` when it does not in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if found := look():
+                return found
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{what}: not within {seconds:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+    @staticmethod
+    def _read(answer: httpx2.Response) -> Any:
+        if answer.is_error:
+            raise DemoFailed(
+                f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text[:300]}"
+            )
+        return answer.json()
