@@ -15,4 +15,5 @@ application = Application(
     connections_max=ENV.temporality_pool_max,
     events_max=ENV.temporality_batch_events_max,
     body_bytes_max=ENV.temporality_body_bytes_max,
+    projects=ENV.temporality_projector,
 )

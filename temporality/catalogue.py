@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -217,6 +218,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     return {f"{name}/1": model.model_json_schema() for name, model in sorted(TYPES.items())}
 
 
+@cache
 def fingerprint() -> str:
     """Changes whenever a type is added or read differently: what is in quarantine must then be judged anew."""
     return hashlib.sha256(json.dumps(schemas(), sort_keys=True).encode()).hexdigest()

@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import psycopg
 
 from kernel_project.primitives.errors import Unavailable
+from temporality.columns import array, json_texts, numbers
 from temporality.contracts import CONFLICT_ERROR, SEQUENCE_ERROR, STORAGE_ERROR, Status
 from temporality.envelope import Incoming
 from temporality.sql import statement
@@ -29,7 +30,6 @@ STORE_ATTEMPTS = 2  # a second one for a connection that died while it was idle
 TEXT_COLUMNS = (
     "source_id", "event_id", "project", "run", "task", "actor_id", "type", "subject_id", "occurred_at",
 )  # fmt: skip
-SEPARATOR = "\x1e"  # between the JSON texts of a batch: JSON never holds it unescaped
 CANNOT_HOLD = "the store cannot hold this event"
 
 Code = Literal["accepted", "repeated", "conflict", "quarantined", "storage_error", "invalid"]
@@ -62,8 +62,9 @@ class _Waiting:
 class Inbox:
     """The one writer of this process. Several processes may write to one store: the head's lock orders them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_stored: Callable[[], None] = lambda: None) -> None:
         self.store = store
+        self.on_stored = on_stored  # a nudge only: nothing depends on it
         self._queue: deque[_Waiting] = deque()
         self._waiting_events = 0
         self._arrived = asyncio.Event()
@@ -118,6 +119,7 @@ class Inbox:
     async def _store(self, batches: Sequence[_Waiting]) -> None:
         events = [event for batch in batches for event in batch.events]
         verdicts = iter(await self._verdicts(events))
+        self.on_stored()
         for batch in batches:
             mine = [next(verdicts) for _ in batch.events]
             if not batch.done.done():  # its client may have gone
@@ -168,21 +170,14 @@ async def _insert(connection: Connection, events: Sequence[Incoming]) -> list[Ve
 
 
 def _columns(events: Sequence[Incoming]) -> dict[str, Any]:
-    """The batch by columns, as texts that cost little: the driver's own arrays cost more than all the rest."""
-    columns: dict[str, Any] = {name: _array([getattr(event, name) for event in events]) for name in TEXT_COLUMNS}
+    columns: dict[str, Any] = {name: array([getattr(event, name) for event in events]) for name in TEXT_COLUMNS}
     return columns | {
         "count": len(events),
-        "sequence": [event.sequence for event in events],
-        "parents": _array([_array(event.parents) for event in events]),
-        "content": SEPARATOR.join(event.content for event in events),
-        "raw": SEPARATOR.join(event.raw or "" for event in events),
+        "sequence": numbers([event.sequence for event in events]),
+        "parents": array([array(event.parents) for event in events]),
+        "content": json_texts(event.content for event in events),
+        "raw": json_texts(event.raw or "" for event in events),
     }
-
-
-def _array(texts: Sequence[str]) -> str:
-    """PostgreSQL's text form of an array. The parents are arrays in it, because those may differ in length."""
-    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
-    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
 
 
 async def _compare(connection: Connection, events: Sequence[Incoming]) -> list[Verdict]:
@@ -208,5 +203,5 @@ async def _compare(connection: Connection, events: Sequence[Incoming]) -> list[V
 
 async def _record(connection: Connection, conflicts: Sequence[tuple[str, int, Incoming]]) -> None:
     kinds, positions, events = zip(*conflicts, strict=True)
-    columns = _columns(events) | {"kind": _array(kinds), "position": list(positions)}
+    columns = _columns(events) | {"kind": array(kinds), "position": numbers(positions)}
     await connection.execute(statement("record_conflicts"), columns)

@@ -229,7 +229,9 @@ class Progress(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["generation", "source_id", "run"], name="temporality_progress_run")
+            models.UniqueConstraint(
+                fields=["generation", "project", "source_id", "run"], name="temporality_progress_run"
+            )
         ]
         indexes = [
             # runs with gaps: few among many
@@ -259,6 +261,7 @@ class Pending(models.Model):
     source_id = _text()
     event_id = _text()
     type = _text()
+    run = _text(blank=True)
     kind = _text(blank=True, help_text="Kind of the subject that is incomplete without it.")
     key = _text(blank=True)
     state = models.TextField(choices=State.choices)
@@ -270,6 +273,9 @@ class Pending(models.Model):
         indexes = [
             models.Index(fields=["generation", "state", "position"], name="temporality_pending_state"),
             models.Index(fields=["generation", "project", "kind", "key"], name="temporality_pending_subject"),
+            models.Index(fields=["generation", "project", "run"], name="temporality_pending_run"),
+            # is this parent applied, and who waits in a circle?
+            models.Index(fields=["generation", "source_id", "event_id"], name="temporality_pending_key"),
         ]
 
     def __str__(self) -> str:
@@ -305,13 +311,3 @@ class Edge(models.Model):
 
     def __str__(self) -> str:
         return f"{self.position} -> {self.parent_event_id} ({self.state})"
-
-
-class Pointer(models.Model):
-    """Which generation is read for a project. Without a row: generation 1."""
-
-    project = _text(primary_key=True)
-    generation = models.IntegerField()
-
-    def __str__(self) -> str:
-        return f"{self.project}: {self.generation}"

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from kernel_project.primitives.errors import Invalid
@@ -97,25 +97,36 @@ class Place(NamedTuple):
     event_id: str
 
 
-def write_cursor(place: Place) -> str:
-    """A text that names a place; to be handed back as it is."""
-    times = [format_time(place.occurred_at), format_time(place.received_at)]
-    body = json.dumps([*times, place.source_id, place.event_id], separators=(",", ":"))
+def write_cursor(*marks: str | int) -> str:
+    """A text that names a place in an order; to be handed back as it is."""
+    body = json.dumps(marks, separators=(",", ":"))
     return base64.urlsafe_b64encode(f"{_check(body)}{body}".encode()).decode().rstrip("=")
 
 
-def read_cursor(cursor: str) -> Place:
-    """Raises BadQuery for what this server did not write."""
+def read_cursor(cursor: str, *kinds: type) -> list[Any]:
+    """The marks of a cursor, which are of these kinds. Raises BadQuery for what this server did not write."""
     try:
         if not cursor.isascii():
             raise ValueError(cursor)
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
         check, body = text[:CHECK_CHARS], text[CHECK_CHARS:]
-        if check != _check(body):
-            raise ValueError(check)
-        occurred_at, received_at, source_id, event_id = json.loads(body)
-        return Place(parse_time(occurred_at), parse_time(received_at), str(source_id), str(event_id))
-    except (ValueError, TypeError):
+        marks = json.loads(body) if check == _check(body) else None
+        if not isinstance(marks, list) or tuple(map(type, marks)) != kinds:
+            raise ValueError(body)
+        return marks
+    except ValueError:
+        raise BadQuery("cursor is not one that this server gave") from None
+
+
+def write_place(place: Place) -> str:
+    return write_cursor(format_time(place.occurred_at), format_time(place.received_at), place.source_id, place.event_id)
+
+
+def read_place(cursor: str) -> Place:
+    occurred_at, received_at, source_id, event_id = read_cursor(cursor, str, str, str, str)
+    try:
+        return Place(parse_time(occurred_at), parse_time(received_at), source_id, event_id)
+    except ValueError:
         raise BadQuery("cursor is not one that this server gave") from None
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from temporality.contracts import format_time
-from temporality.query import Place, Query, read_cursor, write_cursor
+from temporality.query import Place, Query, read_place, write_place
 from temporality.sql import statement
 from temporality.store import Store
 from temporality.tokens import Grant
@@ -21,7 +21,7 @@ async def events(store: Store, grant: Grant, query: Query) -> str:
     filters = {name: query.text(name) for name in TEXT_FILTERS} | {name: query.time(name) for name in TIME_FILTERS}
     filters |= scope(grant, query.text("project")) | {"limit": query.limit()}
     after, cursor = query.position(), query.text("cursor")
-    place = read_cursor(cursor) if cursor else None
+    place = read_place(cursor) if cursor else None
     if after is not None:
         return await _tail(store, filters, after)
     return await _page(store, filters, place)
@@ -43,7 +43,7 @@ async def _page(store: Store, filters: Mapping[str, Any], place: Place | None) -
         cursor = await connection.execute(statement("read_events"), {**filters, **after, "limit": limit + 1})
         rows = await cursor.fetchall()
     page = rows[:limit]
-    next_cursor = write_cursor(Place(*page[-1][1:])) if len(rows) > limit else ""
+    next_cursor = write_place(Place(*page[-1][1:])) if len(rows) > limit else ""
     return _answer([(content, received_at) for content, _, received_at, *_ in page], f'"next_cursor":"{next_cursor}"')
 
 

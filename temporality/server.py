@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -9,9 +10,11 @@ from typing import Any, NamedTuple
 
 from kernel_project.primitives.errors import Forbidden, Invalid, KernelError, NotFound, Unavailable
 from temporality import reading
-from temporality.contracts import EVENTS_PATH, HEALTH_PATH
+from temporality.contracts import EVENTS_PATH, HEALTH_PATH, KNOWLEDGE_PATH, RUN_PROGRESS_PATH, RUN_STATE_PATH
 from temporality.envelope import Incoming, Undecodable, decode_batch, read_event
 from temporality.inbox import Inbox, Verdict
+from temporality.projection import reading as projected
+from temporality.projection.loop import ProjectorThread
 from temporality.query import BadQuery, Query
 from temporality.store import RETRY_AFTER_SECONDS, Store
 from temporality.tokens import Bearers, Grant, Unauthorized
@@ -56,11 +59,16 @@ STATUSES: list[tuple[type[KernelError], int]] = [
 
 
 class Application:
-    """One event store over one database. `events_max` and `body_bytes_max` bound a batch."""
+    """One event store over one database. `events_max` and `body_bytes_max` bound a batch; `projects` says whether this
+    process keeps the projection up to date, too.
+    """
 
-    def __init__(self, database_url: str, *, connections_max: int, events_max: int, body_bytes_max: int) -> None:
+    def __init__(
+        self, database_url: str, *, connections_max: int, events_max: int, body_bytes_max: int, projects: bool = True
+    ) -> None:
         self.store = Store(database_url, connections_max)
-        self.inbox = Inbox(self.store)
+        self.projector = ProjectorThread(database_url) if projects else None
+        self.inbox = Inbox(self.store, self.projector.wake if self.projector else lambda: None)
         self.bearers = Bearers(self.store)
         self.events_max = events_max
         self.body_bytes_max = body_bytes_max
@@ -81,9 +89,13 @@ class Application:
     async def start(self) -> None:
         await self.store.open()
         self.inbox.start()
+        if self.projector:
+            self.projector.start()
 
     async def stop(self) -> None:
         await self.inbox.stop()
+        if self.projector:
+            await asyncio.to_thread(self.projector.stop)
         await self.store.close()
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -159,7 +171,21 @@ class Application:
 
 
 Reader = Callable[[Store, Grant, Query], Awaitable[str]]
-READERS: dict[str, Reader] = {EVENTS_PATH: reading.events}
+READERS: dict[str, Reader] = {
+    EVENTS_PATH: reading.events,
+    RUN_STATE_PATH: projected.run_state,
+    RUN_PROGRESS_PATH: projected.progress,
+    KNOWLEDGE_PATH: projected.knowledge,
+    "/v1/observations/runs/timeline": projected.timeline,
+    "/v1/observations/operations": projected.operations,
+    "/v1/observations/approvals": projected.approvals,
+    "/v1/observations/gaps": projected.gaps,
+    "/v1/observations/conflicts": projected.conflicts,
+    "/v1/observations/quarantine": projected.quarantine,
+    "/v1/observations/unresolved": projected.unresolved,
+    "/v1/observations/unresolvable": projected.unresolvable,
+    "/v1/observations/lag": projected.lag,
+}
 
 
 def _event(number: int, decoded: Any) -> Incoming:

@@ -1,0 +1,310 @@
+"""What the projection answers to readers. Each answer says how far the projection has read, so that lag shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from kernel_project.primitives.errors import NotFound
+from temporality.catalogue import KNOWLEDGE_TYPES
+from temporality.contracts import PROGRESS_RUNS_MAX, format_time
+from temporality.projection.folds import (
+    RUN_STATUS,
+    UNPROPOSED,
+    Fact,
+    Registers,
+    fold,
+    in_causal_order,
+    status_of,
+)
+from temporality.query import BadQuery, Query, read_cursor, write_cursor
+from temporality.sql import statement
+from temporality.store import Connection, Store
+from temporality.tokens import Grant
+
+FACTS_MAX = 50_000  # events that one reading as of a time may fold
+SOURCES_MAX = 100  # of one run
+LISTED_STATES = ("waiting", "blocked", "ready")
+
+
+async def run_state(store: Store, grant: Grant, query: Query) -> str:
+    """How a run stands, now or `at` a time of happening. Raises NotFound if nothing of it has arrived."""
+    run, at = query.needed("run"), query.time("at")
+    named = {"project": _project(grant, query), "run": run}
+    async with store.read() as connection:
+        rows = await _rows(connection, "read_run", **named, limit=SOURCES_MAX)
+        if not rows and not (await _rows(connection, "read_run_exists", **named))[0][0]:
+            raise NotFound("nothing of this run has arrived")
+        sources = [_run_source(row) for row in rows]
+        if at:
+            await _as_of(connection, sources, named, at)
+        answer = {**named, "status": _overall(sources), "sources": sources, "projection": await _behind(connection)}
+    return json.dumps(answer)
+
+
+def _run_source(row: Sequence[Any]) -> dict[str, Any]:
+    source_id, status, registers, count, highest, contiguous, unnumbered, last_received_at, held_back = row
+    held = json.loads(registers) if registers else {}
+    return {
+        "source_id": source_id,
+        "status": status,
+        **_spread(held),
+        "received": {"count": count, "highest": highest, "contiguous": contiguous, "unnumbered": unnumbered},
+        "last_received_at": format_time(last_received_at),
+        "held_back": held_back,
+        "incomplete": held_back > 0 or contiguous < highest,
+    }
+
+
+async def _as_of(connection: Connection, sources: list[dict[str, Any]], named: Mapping[str, str], at: datetime) -> None:
+    """Replace the state by that of the time: folded again from the events that had happened."""
+    facts = await _facts(connection, types=list(RUN_STATUS), **named, as_of=at, known_at=None, subject_id=None)
+    items = {subject.source_id: registers for subject, registers in fold(facts).items() if subject.kind == "run"}
+    for source in sources:
+        registers = items.get(source["source_id"], {})
+        for name in ("started", "reason", "events"):
+            source.pop(name, None)
+        source |= {"status": status_of("run", registers), **_spread(registers)}
+
+
+def _overall(sources: Sequence[Mapping[str, Any]]) -> str:
+    known = sorted({source["status"] for source in sources} - {"unknown"})
+    return known[0] if len(known) == 1 else "contradictory" if known else "unknown"
+
+
+def _spread(registers: Registers) -> dict[str, Any]:
+    """The registers as members, and beside them the events that made each."""
+    values: dict[str, Any] = {}
+    made_by: dict[str, str] = {}
+    for name, held in registers.items():
+        if isinstance(held, list) and len(held) == 2 and isinstance(held[0], list):
+            made_by[name] = held[0][-1]
+            if name == "status":
+                values |= {key: value for key, value in held[1].items() if key != "status"}
+            else:
+                values[name] = held[1]
+    return values | {"events": made_by}
+
+
+async def knowledge(store: Store, grant: Grant, query: Query) -> str:
+    """The knowledge items of a project, now or as of a time of happening and a time of knowing."""
+    project, key = _project(grant, query), query.text("knowledge_id")
+    as_of, known_at, limit = query.time("as_of"), query.time("known_at"), query.limit()
+    after = read_cursor(cursor, str)[0] if (cursor := query.text("cursor")) else ""
+    async with store.read() as connection:
+        if as_of or known_at:
+            when = {"as_of": as_of, "known_at": known_at}
+            facts = await _facts(
+                connection, project=project, types=list(KNOWLEDGE_TYPES), run=None, subject_id=key, **when
+            )
+            found = sorted((subject.key, registers, []) for subject, registers in fold(facts).items())
+            found = [entry for entry in found if entry[0] > after][: limit + 1]
+        else:
+            rows = await _items(connection, project, "knowledge", limit + 1, key=key, after=("", after))
+            found = [(row[1], json.loads(row[4]), row[6]) for row in rows]
+        behind = await _behind(connection)
+    items = [_knowledge_item(*entry) for entry in found[:limit] if status_of("knowledge", entry[1]) != UNPROPOSED]
+    next_cursor = write_cursor(found[limit - 1][0]) if len(found) > limit else ""
+    return json.dumps({"items": items, "count": len(items), "next_cursor": next_cursor, "projection": behind})
+
+
+def _knowledge_item(key: str, registers: Registers, held_back: Sequence[str]) -> dict[str, Any]:
+    order, proposition = registers["proposition"]
+    history = [
+        {"verb": verb, "occurred_at": place[0], "source_id": place[1], "event_id": place[2]}
+        for place, verb, _ in in_causal_order(registers.get("history", []))
+    ]
+    links = [
+        {"relation": relation, "target_id": target, "source_id": source, "event_id": event}
+        for relation, target, source, event in registers.get("links", [])
+    ]
+    return {
+        "knowledge_id": key,
+        "state": status_of("knowledge", registers),
+        "proposition": proposition,
+        "proposed_by": {"source_id": order[1], "event_id": order[2]},
+        "other_propositions": len(registers.get("propositions", [])) - 1,
+        "uses": registers.get("uses", 0),
+        "promoted": registers["promoted"][1] if "promoted" in registers else None,
+        "links": links,
+        "history": history,
+        "changes": registers.get("changes", 0),
+        "incomplete": bool(held_back),
+        "held_back": list(held_back),
+    }
+
+
+async def operations(store: Store, grant: Grant, query: Query) -> str:
+    """Operations, by state or run or id, each with the events that made it."""
+    return await _list(store, grant, query, "operation", "operation_id")
+
+
+async def approvals(store: Store, grant: Grant, query: Query) -> str:
+    """Approvals, by state or run or operation, each with the events that made it."""
+    return await _list(store, grant, query, "approval", "operation_id")
+
+
+async def _list(store: Store, grant: Grant, query: Query, kind: str, key_name: str) -> str:
+    project, limit = _project(grant, query), query.limit()
+    filters = {"status": query.text("status"), "run": query.text("run"), "key": query.text(key_name)}
+    after = read_cursor(cursor, str, str) if (cursor := query.text("cursor")) else None
+    async with store.read() as connection:
+        rows = await _items(connection, project, kind, limit + 1, after=after, **filters)
+        behind = await _behind(connection)
+    items = [
+        {"source_id": source_id, key_name: key, "status": status, "run": run}
+        | _spread({name: held for name, held in json.loads(registers).items() if name != "run"})
+        | {"incomplete": bool(held_back), "held_back": held_back}
+        for source_id, key, status, run, registers, _, held_back in rows[:limit]
+    ]
+    next_cursor = write_cursor(*rows[limit - 1][:2]) if len(rows) > limit else ""
+    return json.dumps({f"{kind}s": items, "count": len(items), "next_cursor": next_cursor, "projection": behind})
+
+
+async def progress(store: Store, grant: Grant, query: Query) -> str:
+    """What has been received of up to PROGRESS_RUNS_MAX runs of one source, in the order asked."""
+    project, source_id = _project(grant, query), query.needed("source_id")
+    runs = query.texts("run", PROGRESS_RUNS_MAX)
+    if not runs:
+        raise BadQuery("run is required")
+    async with store.read() as connection:
+        rows = await _rows(connection, "read_progress", project=project, source_id=source_id, runs=runs)
+        behind = await _behind(connection)
+    found = [
+        {"source_id": source_id, "run": run, "contiguous": contiguous, "highest": highest, "count": count}
+        for run, contiguous, highest, count in rows
+    ]
+    return json.dumps({"runs": found, "projection": behind})
+
+
+async def timeline(store: Store, grant: Grant, query: Query) -> str:
+    """A run's events in their sequence, each with what the projection made of it."""
+    named = {"project": _project(grant, query), "run": query.needed("run"), "source_id": query.text("source_id")}
+    start = [0, "0001-01-01T00:00:00Z", "", ""]
+    after = read_cursor(cursor, int, str, str, str) if (cursor := query.text("cursor")) else start
+    limit = query.limit()
+    names = ("after_sequence", "after_occurred_at", "after_source_id", "after_event_id")
+    async with store.read() as connection:
+        marks = dict(zip(names, after, strict=True))
+        rows = await _rows(connection, "read_timeline", **named, **marks, limit=limit + 1)
+        behind = await _behind(connection)
+    events = ",".join(
+        f'{{"projected":"{state}","event":{content[:-1]},"received_at":"{format_time(received_at)}"}}}}'
+        for content, received_at, state, *_ in rows[:limit]
+    )
+    next_cursor = write_cursor(*_timeline_mark(rows[limit - 1])) if len(rows) > limit else ""
+    members = f'"count":{len(rows[:limit])},"next_cursor":"{next_cursor}","projection":{json.dumps(behind)}'
+    return f'{{"events":[{events}],{members}}}'
+
+
+def _timeline_mark(row: Sequence[Any]) -> tuple[int, str, str, str]:
+    _, _, _, sequence, occurred_at, source_id, event_id = row
+    return sequence, format_time(occurred_at), source_id, event_id
+
+
+async def gaps(store: Store, grant: Grant, query: Query) -> str:
+    """Runs with missing sequences: the first hole of each."""
+    names = ("source_id", "run", "contiguous", "highest", "count", "last_received_at", "missing_from", "missing_to")
+    return await _table(store, grant, query, "read_gaps", "gaps", names)
+
+
+async def conflicts(store: Store, grant: Grant, query: Query) -> str:
+    """Refused second versions, each beside the first."""
+    names = ("kind", "source_id", "event_id", "run", "first_seen_at", "last_seen_at", "times_seen", "refused", "kept")
+    return await _table(store, grant, query, "read_conflicts", "conflicts", names)
+
+
+PENDING = ("source_id", "event_id", "type", "run", "kind", "key", "state", "reason", "received_at", "edges")
+
+
+async def quarantine(store: Store, grant: Grant, query: Query) -> str:
+    """Events whose meaning is not known: stored, not applied."""
+    return await _table(store, grant, query, "read_pending", "quarantine", PENDING, states=["quarantined"])
+
+
+async def unresolved(store: Store, grant: Grant, query: Query) -> str:
+    """Events that wait for a parent."""
+    return await _table(store, grant, query, "read_pending", "unresolved", PENDING, states=list(LISTED_STATES))
+
+
+async def unresolvable(store: Store, grant: Grant, query: Query) -> str:
+    """Causal edges that can never be satisfied, with the reason; nobody waits for them."""
+    names = ("source_id", "event_id", "parent_event_id", "reason")
+    return await _table(store, grant, query, "read_unresolvable", "unresolvable", names)
+
+
+async def lag(store: Store, grant: Grant, query: Query) -> str:
+    """How far the projection is behind, and how much is held back in what the token may read."""
+    projects = grant.readable(query.text("project"))
+    single = projects[0] if projects is not None and len(projects) == 1 else None
+    scope = {"project": single, "projects": None if single else projects}
+    async with store.read() as connection:
+        head, position, now, unread, oldest, held_back = (await _rows(connection, "read_lag", **scope))[0]
+    age = (now - oldest).total_seconds() if oldest else 0.0
+    answer = {"head": head, "position": position, "unread": unread, "age_seconds": age, "held_back": held_back}
+    return json.dumps(answer)
+
+
+async def _table(
+    store: Store, grant: Grant, query: Query, name: str, member: str, columns: Sequence[str], **parameters: Any
+) -> str:
+    project, limit = _project(grant, query), query.limit()
+    async with store.read() as connection:
+        rows = await _rows(connection, name, project=project, limit=limit, **parameters)
+        behind = await _behind(connection)
+    found = [dict(zip(columns, map(_plain, row), strict=True)) for row in rows]
+    return json.dumps({member: found, "count": len(found), "projection": behind})
+
+
+def _plain(value: Any) -> Any:
+    return format_time(value) if isinstance(value, datetime) else value
+
+
+def _project(grant: Grant, query: Query) -> str:
+    project = query.needed("project")
+    grant.readable(project)
+    return project
+
+
+async def _rows(connection: Connection, name: str, **parameters: Any) -> list[Any]:
+    return await (await connection.execute(statement(name), parameters)).fetchall()
+
+
+async def _items(
+    connection: Connection,
+    project: str,
+    kind: str,
+    limit: int,
+    *,
+    after: Iterable[str] | None,
+    status: str | None = None,
+    run: str | None = None,
+    key: str | None = None,
+) -> list[Any]:
+    after_source_id, after_key = after or (None, None)
+    return await _rows(
+        connection,
+        "read_items",
+        project=project,
+        kind=kind,
+        limit=limit,
+        status=status,
+        run=run,
+        key=key,
+        after_source_id=after_source_id,
+        after_key=after_key,
+    )
+
+
+async def _facts(connection: Connection, **parameters: Any) -> list[Fact]:
+    rows = await _rows(connection, "read_facts", **parameters, limit=FACTS_MAX)
+    if len(rows) == FACTS_MAX:
+        raise BadQuery(f"more than {FACTS_MAX} events would have to be looked at: ask for one knowledge_id")
+    return [Fact.of(row) for row in rows]
+
+
+async def _behind(connection: Connection) -> dict[str, int]:
+    head, position = (await _rows(connection, "read_behind"))[0]
+    return {"head": head, "position": position, "behind": max(0, head - position)}

@@ -1,0 +1,20 @@
+-- Events that were held back and may be applied now, and those behind them that may become so with them: each with the
+-- parents that it still waits for.
+WITH RECURSIVE down AS (
+    SELECT p.position, p.source_id, p.event_id
+      FROM temporality_pending p
+     WHERE p.generation = %(generation)s AND p.state = 'ready'
+     UNION
+    SELECT p.position, p.source_id, p.event_id
+      FROM down
+      JOIN temporality_edge e ON e.generation = %(generation)s AND e.source_id = down.source_id
+       AND e.parent_event_id = down.event_id AND e.state = 'unapplied'
+      JOIN temporality_pending p ON p.generation = %(generation)s AND p.position = e.position AND p.state = 'blocked'
+), bounded AS (SELECT position FROM down LIMIT %(limit)s)
+SELECT e.position, e.source_id, e.event_id, e.project, e.run, e.type, e.subject_id, e.actor_id, e.sequence, e.parents,
+       e.received_at, e.content,
+       ARRAY(SELECT d.parent_event_id FROM temporality_edge d
+              WHERE d.generation = %(generation)s AND d.position = e.position AND d.state IN ('missing', 'unapplied'))
+  FROM bounded
+  JOIN temporality_event e ON e.position = bounded.position
+ ORDER BY e.position

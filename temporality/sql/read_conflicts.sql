@@ -1,0 +1,7 @@
+-- Refused second versions, newest first, beside the version that stands.
+SELECT c.kind, c.source_id, c.event_id, c.run, c.first_seen_at, c.last_seen_at, c.times_seen, c.content, e.content
+  FROM temporality_conflict c
+  LEFT JOIN temporality_event e ON e.position = c.position
+ WHERE c.project = %(project)s
+ ORDER BY c.id DESC
+ LIMIT %(limit)s
