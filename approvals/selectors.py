@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
+from django.db.models import Q, QuerySet
+
 from approvals.models import Approval
+from kernel_project.primitives.errors import NotFound
 
 
 def granted_binding(operation_id: UUID) -> str | None:
@@ -20,3 +23,26 @@ def standing(operation_id: UUID) -> tuple[bool, datetime | None]:
     approval = Approval.objects.get(operation_id=operation_id)
     granted = approval.state == Approval.State.GRANTED
     return granted, None if granted else approval.deadline_at
+
+
+def requests(
+    project: str, *, state: str | None = None, run_id: UUID | None = None, below: tuple[datetime, UUID] | None = None
+) -> QuerySet[Approval]:
+    """The requests of a project, newest first; `below` is the place of the last one seen."""
+    found = Approval.objects.filter(project=project)
+    if state is not None:
+        found = found.filter(state=state)
+    if run_id is not None:
+        found = found.filter(run_id=run_id)
+    if below is not None:
+        at, approval_id = below
+        found = found.filter(Q(requested_at__lt=at) | Q(id__lt=approval_id), requested_at__lte=at)
+    return found.order_by("-requested_at", "-id")
+
+
+def request(project: str, approval_id: UUID) -> Approval:
+    """One request with all tries to decide it. Raises NotFound for an absent or foreign one."""
+    found = Approval.objects.filter(project=project, id=approval_id).prefetch_related("decisions").first()
+    if found is None:
+        raise NotFound("there is no such approval request")
+    return found

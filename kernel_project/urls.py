@@ -1,6 +1,17 @@
 """Doors of the web process."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import path, re_path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from kernel_project.api import api
+from kernel_project.readiness import healthz, readyz
+from kernel_project.web.failures import bad_request, no_such_path, not_found, permission_denied, server_error
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("api/v1/", api.urls),
+    re_path(r"^api/", no_such_path),
+    path("healthz", healthz),
+    path("readyz", readyz),
+]
+handler400, handler403, handler404, handler500 = bad_request, permission_denied, not_found, server_error

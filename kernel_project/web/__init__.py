@@ -1,0 +1,1 @@
+"""What all doors over HTTP share: problems, strict bodies, callers, cursor pages. Knows no app."""

@@ -1,0 +1,7 @@
+"""The JSON API's doors to runs, operations, agents and tools."""
+
+from ninja import Router
+
+from runs.api import catalogue, operations, runs
+
+routers: tuple[Router, ...] = (runs.router, operations.router, catalogue.router)
