@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import secrets
 import socket
@@ -63,15 +64,21 @@ def require_free(port: int, server: str, variable: str) -> None:
 
 def holder(port: int) -> str | None:
     """The listening process, as far as this user may look: `'name' (process 123)`."""
-    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            links = {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
-            if links & inodes:
-                return f"'{(process / 'comm').read_text().strip()}' (process {process.name})"
-        except OSError:
-            continue  # ended meanwhile, or another user's
+        if sockets & _open_files(process):
+            return f"'{(process / 'comm').read_text().strip()}' (process {process.name})"
     return None
+
+
+def _open_files(process: Path) -> set[str]:
+    """What the descriptors of a process point at; nothing for one that ended meanwhile or is another user's."""
+    links = set()
+    with contextlib.suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed since the folder was read
+                links.add(str(descriptor.readlink()))
+    return links
 
 
 def _listening_inodes(port: int) -> list[str]:

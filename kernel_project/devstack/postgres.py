@@ -35,11 +35,10 @@ SETTINGS: Mapping[str, str] = {
     "log_line_prefix": "%m [%p] %d ",
     "timezone": "UTC",
 }
-# For tests alone: a power cut costs them nothing.
+# For tests alone: a power cut costs them nothing. `synchronous_commit` stays on, for a kill must lose no commit.
 THROWAWAY_SETTINGS: Mapping[str, str] = {
     "fsync": "off",
     "full_page_writes": "off",
-    "synchronous_commit": "off",
     "shared_buffers": "128MB",
     "max_wal_size": "4GB",
 }

@@ -44,13 +44,10 @@ def ensure_temporality() -> None:
     """Migrate the event store's database and give the kernel's token the right to write there."""
     from django.core.management import call_command
 
-    from kernel_project.devstack.layout import Layout
-
     wait_for_database("temporality")
     call_command("migrate", database="temporality", interactive=False, verbosity=1)
-    token_file = str(Layout.from_environment().var / "secrets" / "temporality_token")
     rights = ("--name", "kernel", "--role", "writer", "--all-projects")
-    call_command("temporality_token", "ensure", *rights, "--token-file", token_file)
+    call_command("temporality_token", "ensure", *rights, "--token-env", "TEMPORALITY_TOKEN")
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
@@ -22,7 +21,6 @@ LOG_SCAN_BYTES_MAX = 256 * 1024
 CELERY_THREADS = 6  # the publisher's loop holds one of them for most of a minute
 CELERY_QUEUES = "outbox,kernel"
 PREPARE_SECONDS_MAX = 120.0
-WORKER_POLL_PAUSE_SECONDS = 0.25  # each look costs a process
 
 PYTHON = sys.executable
 MANAGE = str(PROJECT_ROOT / "manage.py")
@@ -113,10 +111,7 @@ class Worker(Service):
         return [PYTHON, MANAGE, "runs_worker"]
 
     def is_ready(self) -> bool:
-        if all(self._polls(kind) for kind in ("workflow", "activity")):
-            return True
-        time.sleep(WORKER_POLL_PAUSE_SECONDS)
-        return False
+        return self.log_says(b"worker ready") and all(self._polls(kind) for kind in ("workflow", "activity"))
 
     def _polls(self, kind: str) -> bool:
         environment = {"TEMPORAL_NAMESPACE": "default", "TEMPORAL_TASK_QUEUE": "agent-kernel", **self.environment()}

@@ -18,6 +18,7 @@ from kernel_project.devstack.prepare import ADMIN_NAME
 from kernel_project.devstack.process import Server
 from kernel_project.devstack.stack import ALL, Stack
 from kernel_project.devstack.supervisor import mind
+from kernel_project.environment import Environment
 
 URL_VARIABLES = ("DATABASE_URL", "TEMPORALITY_DATABASE_URL", "REDIS_URL", "TEMPORAL_ADDRESS", "TEMPORALITY_URL")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -54,9 +55,10 @@ class Command(BaseCommand):
         began = time.monotonic()
         output, stopping = Output(), threading.Event()
         layout = Layout.from_environment()
+        given = {name: value for name in map(str.upper, Environment.model_fields) if (value := os.environ.get(name))}
         stack = Stack(
-            layout, only, ui=True,
-            external={name: value for name in URL_VARIABLES if (value := os.environ.get(name))},
+            layout, only, ui=True, extra_environment=given,
+            external={name: given[name] for name in URL_VARIABLES if name in given},
             on_line=(lambda _name, _text: None) if quiet else output.line,
             on_ready=lambda server: output.line("up", f"{server.name} is ready{place(server, layout)}"),
         )  # fmt: skip
