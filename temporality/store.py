@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
+import psycopg.conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from kernel_project.primitives.errors import Unavailable
@@ -77,3 +78,11 @@ def _pool(url: str, least: int, most: int, statement_seconds: int) -> AsyncConne
             "options": f"-c statement_timeout={statement_seconds}s -c timezone=UTC",
         },
     )
+
+
+def database_url(databases: Mapping[str, Any]) -> str:
+    """The connection string of Django's `temporality` database, for what speaks to PostgreSQL by itself."""
+    entry = databases["temporality"]
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    given = {ours: str(entry[theirs]) for theirs, ours in names.items() if entry.get(theirs)}
+    return psycopg.conninfo.make_conninfo("", **given)

@@ -93,21 +93,24 @@ async def knowledge(store: Store, grant: Grant, query: Query) -> str:
     project, key = _project(grant, query), query.text("knowledge_id")
     as_of, known_at, limit = query.time("as_of"), query.time("known_at"), query.limit()
     after = read_cursor(cursor, str)[0] if (cursor := query.text("cursor")) else ""
+    no_holds: list[str] = []
     async with store.read() as connection:
         if as_of or known_at:
             when = {"as_of": as_of, "known_at": known_at}
             facts = await _facts(
                 connection, project=project, types=list(KNOWLEDGE_TYPES), run=None, subject_id=key, **when
             )
-            found = sorted((subject.key, registers, []) for subject, registers in fold(facts).items())
-            found = [entry for entry in found if entry[0] > after][: limit + 1]
+            items = sorted(
+                (subject.key, registers) for subject, registers in fold(facts).items() if subject.key > after
+            )
+            found = [(name, registers, no_holds) for name, registers in items[: limit + 1]]
         else:
             rows = await _items(connection, project, "knowledge", limit + 1, key=key, after=("", after))
             found = [(row[1], json.loads(row[4]), row[6]) for row in rows]
         behind = await _behind(connection)
-    items = [_knowledge_item(*entry) for entry in found[:limit] if status_of("knowledge", entry[1]) != UNPROPOSED]
+    page = [_knowledge_item(*entry) for entry in found[:limit] if status_of("knowledge", entry[1]) != UNPROPOSED]
     next_cursor = write_cursor(found[limit - 1][0]) if len(found) > limit else ""
-    return json.dumps({"items": items, "count": len(items), "next_cursor": next_cursor, "projection": behind})
+    return json.dumps({"items": page, "count": len(page), "next_cursor": next_cursor, "projection": behind})
 
 
 def _knowledge_item(key: str, registers: Registers, held_back: Sequence[str]) -> dict[str, Any]:

@@ -1,3 +1,3 @@
--- Take the generation's turn to project; nothing if another projector has it.
-SELECT position, project, catalogue FROM temporality_projector WHERE generation = %(generation)s
+-- Take the generation's turn to project; nothing if another projector has it, or if it is not wanted any more.
+SELECT position, project, catalogue FROM temporality_projector WHERE generation = %(generation)s AND state <> 'retired'
    FOR UPDATE SKIP LOCKED
