@@ -1,8 +1,9 @@
-"""`manage.py up`: the whole kernel comes up, mends itself, refuses a second start, and leaves no process, however it ends."""
+"""`manage.py up`: everything comes up, mends itself, refuses a second start, and leaves no process, however it ends."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -24,6 +25,10 @@ from tests.processes import of_stack, wait_until_gone
 
 READY_SECONDS_MAX = 110.0  # alone on two cores it takes some 12 s; the tests' neighbours take most of them
 KILLS = 6
+SERVICES = (
+    "postgres", "postgres temporality", "broker", "temporal", "temporality", "artifact store", "worker",
+    "celery worker", "beat", "web",
+)  # fmt: skip
 KILL_SEED = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 
@@ -88,6 +93,22 @@ def status(url: str) -> int:
         return int(answer.status)
 
 
+def doctor(place: Layout) -> dict[str, bool]:
+    """What `manage.py doctor` says about each service; the sandbox, which is the machine's, aside."""
+    told = subprocess.run(
+        [sys.executable, "manage.py", "doctor", "--json"], cwd=PROJECT_ROOT, env=own_environment(place),
+        capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    findings = json.loads(told.stdout)
+    assert told.returncode == (0 if findings["ok"] else 1)
+    assert all(one["ok"] or one["advice"] for one in findings["checks"])
+    return {one["name"]: one["ok"] for one in findings["checks"] if one["name"] != "sandbox"}
+
+
+def test_doctor_says_of_each_service_that_it_is_missing(place: Layout) -> None:
+    assert doctor(place) == {name: name == "artifact store" for name in SERVICES}
+
+
 @pytest.mark.timeout(300)
 def test_up_brings_everything_up_mends_it_and_ends_on_ctrl_c(place: Layout) -> None:
     up = Up(place)
@@ -106,6 +127,8 @@ def test_up_brings_everything_up_mends_it_and_ends_on_ctrl_c(place: Layout) -> N
         assert f"already in use by process {up.process.pid}" in second.stderr
         assert "KERNEL_VAR" in second.stderr
 
+        assert doctor(place) == dict.fromkeys(SERVICES, True)
+
         os.kill(pid_of(place, "uvicorn kernel_project.asgi:"), signal.SIGKILL)
         up.wait_for(r"^web +\| ended by signal 9 .* starting it again in 0.5 s", 20)
         up.wait_for(r"^web +\| is ready again", 60)
@@ -123,7 +146,7 @@ def pid_of(place: Layout, words: str) -> int:
 @pytest.mark.timeout(300)
 def test_no_process_is_left_when_up_is_killed_at_a_random_moment_of_its_start(place: Layout) -> None:
     moments = random.Random(KILL_SEED)
-    print(f"seed {KILL_SEED}")
+    sys.stdout.write(f"TEST_SEED={KILL_SEED}\n")
     for _ in range(KILLS):
         up = Up(place, "--quiet")
         with contextlib.suppress(subprocess.TimeoutExpired):
