@@ -6,6 +6,7 @@ import email.utils
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Protocol
 from uuid import UUID
@@ -38,6 +39,7 @@ class Outgoing:
     sequence: int
     event_id: UUID
     envelope: str
+    recorded_at: datetime
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Lane:
     run_id: UUID
     published: int
     head: int
-    events: list[Outgoing] = field(default_factory=list)
+    events: list[Outgoing] = field(default_factory=list)  # one more than may be sent, if there are that many
     refused: list[tuple[Outgoing, Receipt]] = field(default_factory=list)
     stopped: str = ""  # why its later events must wait
     sent: bool = False
@@ -61,6 +61,14 @@ class Lane:
         if receipt.verdict == Verdict.REFUSED:
             self.refused.append((event, receipt))
         self.published = event.sequence
+
+    def due(self) -> list[Outgoing]:
+        """What may be sent in this round."""
+        return self.events[:EVENTS_PER_STREAM]
+
+    def waits_since(self) -> datetime | None:
+        """When the first event that is still to be sent was written, as far as this round has read."""
+        return next((event.recorded_at for event in self.events if event.sequence > self.published), None)
 
 
 class Publisher:
@@ -157,6 +165,7 @@ class Publisher:
                 "token": token,
                 "run_ids": [lane.run_id for lane in lanes],
                 "published": [lane.published for lane in lanes],
+                "waits_since": [lane.waits_since() for lane in lanes],
                 "delays": [HELD_DELAY_SECONDS if lane.stopped else 0.0 for lane in lanes],
                 "unused": [not lane.sent or failure is not None for lane in lanes],
                 "errors": [lane.stopped for lane in lanes],
@@ -219,7 +228,7 @@ def batches(lanes: Sequence[Lane], limit: int) -> Iterable[list[tuple[Lane, Outg
     batch: list[tuple[Lane, Outgoing]] = []
     size = 0
     for lane in lanes:
-        for event in lane.events:
+        for event in lane.due():
             adds = batch_bytes(event.envelope)
             if batch and (len(batch) >= limit or not fits(size + adds)):
                 yield batch

@@ -161,7 +161,8 @@ class Demo:
 
     def _approver(self) -> Client:
         """The demo's approver: a person of the group that the policy names, with a key of their own."""
-        stage.manage(self.stack, "ensure_user", "demo-approver", "--group", "approvers")
+        rights = ("--permission", "approvals.view_approval", "--permission", "approvals.decide_approval")
+        stage.manage(self.stack, "ensure_user", "demo-approver", "--group", "approvers", *rights)
         return self._key("approver", "approvals:read", "approvals:decide", user="demo-approver")
 
 

@@ -1,8 +1,9 @@
--- The next events of the leased streams, each in its order; `place` deals them out so that no stream starves another.
-SELECT e.run_id, e.sequence, e.event_id, e.envelope
+-- The next events of the leased streams, each in its order, and one more than may be sent of each: its time says since
+-- when the rest waits.
+SELECT e.run_id, e.sequence, e.event_id, e.envelope, e.recorded_at
 FROM unnest(%(run_ids)s::uuid[], %(after)s::bigint[], %(upto)s::bigint[]) AS s (run_id, after, upto)
 CROSS JOIN LATERAL (
-    SELECT run_id, sequence, event_id, envelope FROM outbox_event
+    SELECT run_id, sequence, event_id, envelope, recorded_at FROM outbox_event
     WHERE run_id = s.run_id AND sequence > s.after AND sequence <= s.upto
-    ORDER BY sequence LIMIT %(per_stream)s
+    ORDER BY sequence LIMIT %(per_stream)s + 1
 ) e
