@@ -174,13 +174,18 @@ class Cgroup:
     def kill(self) -> bool:
         """End everything in it; True when nothing is left. Not always the first time: repeat until it is."""
         if self.mode == "v2":
-            _write_if_there(self.folders["all"] / "cgroup.kill", 1)
+            self._write_to_all("cgroup.kill", 1)
         else:
-            _write_if_there(self.folders["pids"] / "pids.max", 0)  # no new process escapes the round below
+            self._write_to_all("pids.max", 0)  # no new process escapes the round below
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not self.processes()
+
+    def _write_to_all(self, file: str, value: int) -> None:
+        """To the folder that has such a file; another process may be removing them at this moment."""
+        for folder in self.folders.values():
+            _write_if_there(folder / file, value)
 
     def out_of_memory(self) -> bool:
         folder = self.folders.get("memory") or self.folders["all"]
@@ -224,7 +229,7 @@ def sandboxes() -> list[Found]:
     by_name: dict[str, dict[str, Path]] = {}
     for mount in place.mounts:
         for folder in _walk(mount, SWEEP_DEPTH_MAX):
-            by_name.setdefault(folder.name, {})[_controller(folder, place)] = folder
+            by_name.setdefault(folder.name, {})[str(mount)] = folder
     return [found for name, folders in by_name.items() if (found := _found(name, folders, place.mode)) is not None]
 
 
@@ -239,19 +244,15 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _walk(Path(entry.path), depth - 1)
 
 
-def _controller(folder: Path, place: Hierarchy) -> str:
-    if place.mode == "v2":
-        return "all"
-    files = {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.cfs_quota_us"}
-    return next(name for name, file in files.items() if (folder / file).exists())
-
-
 def _found(name: str, folders: dict[str, Path], mode: Literal["v2", "v1", "none"]) -> Found | None:
     parts = name.removeprefix(NAME_PREFIX).split(".")
     if len(parts) != 4 or not parts[1].isdigit() or mode == "none":
         return None
     operation_id, pid, started, _ = parts
-    created_at = min(folder.stat().st_ctime for folder in folders.values())
+    try:
+        created_at = min(folder.stat().st_ctime for folder in folders.values())
+    except FileNotFoundError:  # it ended while we looked
+        return None
     return Found(operation_id, f"{pid}.{started}", Cgroup(mode, folders), created_at)
 
 
