@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from approvals.models import Approval
+from approvals.models import Approval, Expiry
 from kernel_project.primitives.errors import NotFound
 
 
@@ -18,11 +19,21 @@ def granted_binding(operation_id: UUID) -> str | None:
     return found
 
 
-def standing(operation_id: UUID) -> tuple[bool, datetime | None]:
-    """Whether a yes is there, and until when one may come while it is not."""
-    approval = Approval.objects.get(operation_id=operation_id)
-    granted = approval.state == Approval.State.GRANTED
-    return granted, None if granted else approval.deadline_at
+def standing(operation_ids: Sequence[UUID]) -> dict[UUID, tuple[bool, datetime | None]]:
+    """By operation: whether a yes is there, and until when one may come while it is not."""
+    rows = Approval.objects.filter(operation_id__in=operation_ids).values_list("operation_id", "state", "deadline_at")
+    return {
+        operation_id: (state == Approval.State.GRANTED, deadline if state == Approval.State.WAITING else None)
+        for operation_id, state, deadline in rows
+    }
+
+
+def cancelling(operation_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """The policy, by operation, of those requests that expired under a policy by which their run is then cancelled."""
+    expired = Approval.objects.filter(
+        operation_id__in=operation_ids, state=Approval.State.EXPIRED, on_expiry=Expiry.CANCEL_RUN
+    )
+    return dict(expired.values_list("operation_id", "policy_name"))
 
 
 def requests(

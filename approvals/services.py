@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid5
@@ -162,13 +162,13 @@ def expire_due(limit: int = EXPIRE_BATCH_MAX) -> int:
         return _end(due.order_by("id").select_for_update(skip_locked=True)[:limit], Approval.State.EXPIRED, "deadline")
 
 
-def expire(operation_id: UUID) -> bool:
-    """End the request of one operation if its deadline has passed: the workflow's own timer calls this."""
+def expire(operation_ids: Sequence[UUID]) -> int:
+    """End the requests of these operations whose deadline has passed: the workflow's own timer calls this."""
     with transaction.atomic():
         due = Approval.objects.filter(
-            operation_id=operation_id, state=Approval.State.WAITING, deadline_at__lte=_clock()
+            operation_id__in=operation_ids, state=Approval.State.WAITING, deadline_at__lte=_clock()
         )
-        return _end(due.select_for_update(), Approval.State.EXPIRED, "deadline") == 1
+        return _end(due.order_by("id").select_for_update(), Approval.State.EXPIRED, "deadline")
 
 
 def withdraw(run_id: UUID, by: str) -> int:

@@ -182,7 +182,7 @@ class Run(models.Model):
     cancel_requested_by = models.CharField(max_length=200, blank=True, default="")
     cancel_reason = models.TextField(blank=True, default="")
     turn = models.PositiveIntegerField(default=0, help_text="The turn that was last begun.")
-    wake_since = models.DateTimeField(null=True, help_text="News that the workflow has not looked at yet.")
+    wake_since = models.DateTimeField(null=True, help_text="News that its workflow has not looked at in time.")
 
     class Meta:
         constraints = [
@@ -211,6 +211,29 @@ class Run(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+class News(models.Model):
+    """One thing that a run's workflow should look at. Written with what it tells, deleted by the look that saw it.
+
+    Rows are only added and deleted, and no run's row is locked for them: whoever decides, settles or cancels needs no
+    order of locks, and news that commits during a look stays behind for the next one.
+    """
+
+    run_id = models.UUIDField()
+    at = models.DateTimeField(db_default=Now())
+    tells = models.PositiveIntegerField(default=0, help_text="How often the sweep has told it again.")
+    tell_at = models.DateTimeField(help_text="When the sweep tells it again if nobody has looked.")
+
+    class Meta:
+        verbose_name_plural = "news"
+        indexes = [
+            models.Index(fields=["run_id"], name="news_of_run"),  # read by the look
+            models.Index(fields=["tell_at"], name="news_due"),  # read by the sweep
+        ]
+
+    def __str__(self) -> str:
+        return f"news for {self.run_id}"
 
 
 class IdempotencyKey(models.Model):

@@ -3,5 +3,5 @@
 from django.dispatch import Signal
 
 # Sent after the commit, with `run_id`: the workflow of that run should look at the database. Losing it is harmless,
-# the row's `wake_since` stays set and the sweep sends another.
+# its row of `News` stays until somebody looked, and the sweep sends another.
 news = Signal()

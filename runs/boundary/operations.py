@@ -274,12 +274,13 @@ def error_effect(operation: Operation) -> Effect:
     return "occurred" if tool is not None and tool.configuration.get("error_effect") == "occurred" else "none"
 
 
-def settle_failure(given: Dispatch, error_class: str, message: str) -> Settled:
-    """Write that an attempt provably had no effect."""
+def settle_failure(given: Dispatch, error_class: str, message: str, **facts: Any) -> Settled:
+    """Write that an attempt provably had no effect; `facts` are further columns of the row, such as `usage`."""
     with transaction.atomic():
         operation = Operation.objects.get(id=given.operation_id)
         cut = visible(message)[:ERROR_MESSAGE_CHARS_MAX]
-        if _settle(operation, given, STATE.FAILED, error_class=error_class, error_message=cut, settled_at=Now()):
+        outcome = {"error_class": error_class, "error_message": cut, "settled_at": Now(), **facts}
+        if _settle(operation, given, STATE.FAILED, **outcome):
             outbox.append([journal.failed(operation, "none")])
         return Settled(operation.id, operation.state)
 

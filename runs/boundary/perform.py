@@ -29,11 +29,14 @@ Step = Dispatch | Settled | Unclear
 Performer = Callable[[Dispatch], Any]
 
 
-async def perform(operation_id: UUID, heartbeat: Callable[..., None]) -> Settled:
+async def perform(
+    operation_id: UUID, heartbeat: Callable[..., None], leaves_it: Callable[[], bool] = lambda: False
+) -> Settled:
     """Perform a tool call, at most once for all that can be known; may be called again and again for one operation.
 
     Raises what the database raises while nothing has left. After the effect its outcome is written even if the caller
-    is cancelled.
+    is cancelled. A call that is cancelled under way gets its outcome at once, unless `leaves_it` says that it was this
+    process that must stop, not the call: then the row stays dispatched, and the next delivery applies the table.
     """
     step: Step = await in_thread(operations.dispatch, operation_id, heartbeat)
     for _ in range(ROUNDS_MAX):
@@ -41,13 +44,13 @@ async def perform(operation_id: UUID, heartbeat: Callable[..., None]) -> Settled
             case Settled():
                 return step
             case Dispatch():
-                step = await carry_out(step)
+                step = await carry_out(step, leaves_it)
             case Unclear():
                 step = await resolve(step, heartbeat)
     raise AssertionError(f"operation {operation_id} did not end in {ROUNDS_MAX} rounds")
 
 
-async def carry_out(given: Dispatch) -> Settled | Unclear:
+async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: False) -> Settled | Unclear:
     """One effect and its outcome. An unclear outcome is returned, not written: the table may still clear it up."""
     faults.reach("after_intent", given.tool)
     try:
@@ -58,8 +61,9 @@ async def carry_out(given: Dispatch) -> Settled | Unclear:
     except Superseded:
         return await in_thread(_as_it_is, given.operation_id)
     except asyncio.CancelledError:
-        unclear = Unclear(given, "cancelled", "the call was cancelled while it was under way")
-        await to_the_end(_settle_cancelled, unclear)
+        if not leaves_it():
+            unclear = Unclear(given, "cancelled", "the call was cancelled while it was under way")
+            await to_the_end(_settle_cancelled, unclear)
         raise
     except Exception as error:
         logger.info("operation %s attempt %s is unclear: %s", given.operation_id, given.attempt, _name(error))

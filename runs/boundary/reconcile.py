@@ -17,12 +17,13 @@ from runs import signals
 from runs.boundary import artifacts, journal
 from runs.boundary.contracts import EffectResult, ProbeAnswer, ProbeVerdict
 from runs.boundary.results import Packed, pack
-from runs.models import Artifact, Operation, Run
+from runs.models import Artifact, News, Operation, Run
 
 NOTE_BYTES_MAX = 2_000  # the wire contract's limit
 PROBES_MAX = 10  # then `needs_attention`; a person may still ask for one more
 PROBE_DELAY_FIRST_SECONDS = 5.0
 PROBE_DELAY_MAX_SECONDS = 3_600.0
+TELL_AGAIN_AFTER = timedelta(seconds=2)  # with a tick each 2 s, no news is lost for longer than 5 s
 PROBE_BATCH_MAX = 20  # operations that one tick looks for
 STATE = Operation.State
 VERDICT = Operation.Verdict
@@ -105,8 +106,11 @@ def _end(operation: Operation, verdict: str, by: Actor, note: str, result_digest
 
 
 def tell(run_id: UUID) -> None:
-    """Leave news for the run's workflow, inside the transaction that made it, and wake it after the commit."""
-    Run.objects.filter(id=run_id, wake_since__isnull=True).update(wake_since=Now())
+    """Leave news for the run's workflow, inside the transaction that made it, and wake it after the commit.
+
+    The wake may be lost; the row stays until the workflow has looked, and a sweep tells it again.
+    """
+    News.objects.create(run_id=run_id, tell_at=Now() + TELL_AGAIN_AFTER)
     transaction.on_commit(lambda: signals.news.send(Run, run_id=run_id))
 
 

@@ -41,6 +41,10 @@ def guarded(work: Callable[P, Any]) -> Callable[P, Any]:
     async def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
             return await work(*args, **kwargs)
+        except asyncio.CancelledError:
+            if stopping():
+                raise ApplicationError("the worker is stopping", type="WorkerStopping") from None
+            raise
         except STORE_DOWN as error:
             logger.warning("%s: the store does not answer (%s)", work.__name__, type(error).__name__)
             raise ApplicationError("the store does not answer", type="StoreUnavailable") from None
@@ -49,6 +53,12 @@ def guarded(work: Callable[P, Any]) -> Callable[P, Any]:
             raise ApplicationError("an activity failed", type=type(error).__name__, non_retryable=True) from None
 
     return guard
+
+
+def stopping() -> bool:
+    """Whether it is this worker, or its claim on the activity, that ends, and not the run: then somebody goes on."""
+    details = activity.cancellation_details()
+    return details is not None and not details.cancel_requested
 
 
 @contextlib.asynccontextmanager
@@ -80,9 +90,10 @@ async def think(asked: ThinkInput) -> Thought:
         try:
             answer = await port.ask(step.request)
         except ModelError as error:
-            return await to_the_end(turns.fail_turn, step, error)
+            return await to_the_end(turns.fail_turn, asked, step, error)
         except asyncio.CancelledError:
-            await to_the_end(turns.stop_turn, step)
+            if not stopping():
+                await to_the_end(turns.stop_turn, asked, step)
             raise
         return await to_the_end(turns.close_turn, asked, step, answer)
 
@@ -92,7 +103,7 @@ async def think(asked: ThinkInput) -> Thought:
 async def perform(asked: PerformInput) -> Ticket:
     """One tool call, from its intent to its outcome."""
     async with beating():
-        await boundary.perform(asked.operation_id, activity.heartbeat)
+        await boundary.perform(asked.operation_id, activity.heartbeat, stopping)
         found = await in_thread(turns.tickets, asked.run_id, (asked.operation_id,))
     return found[0]
 

@@ -12,6 +12,7 @@ TURNS_LOST_MAX = 3  # in a row: cut, empty or failed; then the run fails with th
 BACKOFF_FIRST_SECONDS = 1.0
 BACKOFF_MAX_SECONDS = 60.0  # a provider's own Retry-After may be longer, see RETRY_AFTER_MAX_SECONDS
 RETRY_AFTER_MAX_SECONDS = 3_600.0
+FAILURES_MAX = 256  # different failing calls that are remembered, the latest ones
 
 CLOSED = frozenset(
     {"denied", "rejected", "expired", "withdrawn", "blocked", "succeeded", "tool_error", "failed", "reconciled"}
@@ -49,12 +50,20 @@ Step = Think | Act | Finish
 
 def begin(plan: Plan, state: LoopState) -> tuple[LoopState, Step]:
     """The next turn, or the last one when a limit is reached."""
-    if state.turn >= plan.limits.turns_max and not state.limit:
-        state = state.model_copy(update={"limit": "turns"})
-    if state.tool_calls >= plan.limits.tool_calls_max and plan.limits.tool_calls_max and not state.limit:
-        state = state.model_copy(update={"limit": "tool_calls"})
-    state = state.model_copy(update={"turn": state.turn + 1, "model_attempt": 1})
+    limit = state.limit or _reached(plan, state)
+    state = state.model_copy(update={"turn": state.turn + 1, "model_attempt": 1, "limit": limit})
     return state, _think(plan, state)
+
+
+def _reached(plan: Plan, state: LoopState) -> str:
+    """The name of the limit that leaves only one more call of the model, without tools."""
+    if state.turn >= plan.limits.turns_max:
+        return "turns"
+    if 0 < plan.limits.tool_calls_max <= state.tool_calls:
+        return "tool_calls"
+    if max(state.failures.values(), default=0) >= plan.limits.same_failure_max:
+        return "same_failure"
+    return ""
 
 
 def rewind(state: LoopState) -> LoopState:
@@ -70,12 +79,14 @@ def after_thought(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopS
         case "failed" if thought.retryable and state.model_attempt < MODEL_ATTEMPTS_MAX:
             again = state.model_copy(update={"model_attempt": state.model_attempt + 1})
             return again, _think(plan, again, delay_seconds=backoff_seconds(state.model_attempt, thought))
+        case _ if state.limit:  # this was the last call, whatever came of it
+            return state, Finish("failed", f"limit_{state.limit}", f"the limit on {state.limit} was reached")
         case "failed" if not thought.retryable:
             return state, Finish("failed", f"model_{thought.code}", "the model call failed for good")
         case "refused":
             return state, Finish("failed", f"model_{thought.code}", "the model or its provider refused to answer")
         case "answer":
-            return state, _limit_end(state) if state.limit else Finish("completed")
+            return state, Finish("completed")
         case "calls":
             calls = state.tool_calls + sum(ticket.state != "blocked" for ticket in thought.tickets)
             return state.model_copy(update={"turns_lost": 0, "tool_calls": calls}), Act(thought.tickets)
@@ -86,8 +97,6 @@ def after_thought(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopS
 def _lost(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopState, Step]:
     """A turn that gave nothing: ask once more, but not for ever."""
     lost = state.turns_lost + 1
-    if state.limit:
-        return state, _limit_end(state)
     if lost >= TURNS_LOST_MAX:
         name = {"cut": "output_cut", "empty": "empty_answer"}.get(thought.kind, thought.code)
         return state, Finish("failed", f"model_{name}", f"{lost} turns in a row gave nothing to go on with")
@@ -98,35 +107,28 @@ def after_acts(plan: Plan, state: LoopState, tickets: Sequence[Ticket]) -> tuple
     """What follows when all calls of a turn are at their ends."""
     if plan.on_uncertain == "fail" and any(ticket.state == "uncertain" for ticket in tickets):
         return state, Finish("failed", "uncertain_operation", "a call's effect is unclear and this agent stops then")
-    for ticket in tickets:
-        state = _count_failure(state, ticket)
-    if state.failing_count >= plan.limits.same_failure_max and not state.limit:
-        state = state.model_copy(update={"limit": "same_failure"})
-    return begin(plan, state)
+    return begin(plan, state.model_copy(update={"failures": _failures(state.failures, tickets)}))
 
 
-def _count_failure(state: LoopState, ticket: Ticket) -> LoopState:
-    """The same call failing the same way, again and again."""
-    if ticket.state not in FAILING:
-        return state.model_copy(update={"failing": "", "failing_count": 0})
-    if ticket.fingerprint == state.failing:
-        return state.model_copy(update={"failing_count": state.failing_count + 1})
-    return state.model_copy(update={"failing": ticket.fingerprint, "failing_count": 1})
+def _failures(known: dict[str, int], tickets: Sequence[Ticket]) -> dict[str, int]:
+    """In how many turns each call failed the same way, with no success of any call in a turn between."""
+    failing = {ticket.fingerprint for ticket in tickets if ticket.state in FAILING}
+    nothing_succeeded = all(ticket.state in FAILING for ticket in tickets)
+    kept = {name: count for name, count in known.items() if name not in failing and nothing_succeeded}
+    counted = kept | {name: known.get(name, 0) + 1 for name in sorted(failing)}
+    return dict(list(counted.items())[-FAILURES_MAX:])
 
 
 def _think(plan: Plan, state: LoopState, delay_seconds: float = 0.0) -> Think:
     left = max(plan.limits.tool_calls_max - state.tool_calls, 0)
-    return Think(not state.limit, min(left, plan.limits.calls_per_turn_max), delay_seconds)
-
-
-def _limit_end(state: LoopState) -> Finish:
-    return Finish("failed", f"limit_{state.limit}", f"the limit on {state.limit} was reached")
+    allowed = 0 if state.limit else min(left, plan.limits.calls_per_turn_max)
+    return Think(allowed > 0, allowed, delay_seconds)
 
 
 def backoff_seconds(attempt: int, thought: Thought) -> float:
     """How long to wait before attempt + 1: what the provider asks for, else doubling."""
     if thought.retry_after_seconds is not None:
-        return min(thought.retry_after_seconds, RETRY_AFTER_MAX_SECONDS)
+        return min(max(thought.retry_after_seconds, 0.0), RETRY_AFTER_MAX_SECONDS)
     return float(min(BACKOFF_FIRST_SECONDS * 2 ** (attempt - 1), BACKOFF_MAX_SECONDS))
 
 

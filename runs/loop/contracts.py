@@ -37,26 +37,8 @@ class LoopState(Message):
     model_attempt: int = 1  # of this turn, counting the first
     turns_lost: int = 0  # turns in a row that gave nothing to go on with
     tool_calls: int = 0
-    failing: str = ""  # fingerprint of the call that failed last
-    failing_count: int = 0
+    failures: dict[str, int] = {}  # by fingerprint: turns in which that call failed that way
     limit: str = ""  # the limit that was hit; only one last call without tools is left
-
-
-class RunInput(Message):
-    version: int = 1
-    plan: Plan
-    state: LoopState = LoopState()
-
-
-class ThinkInput(Message):
-    """Ask the model for one turn. `attempt` makes the repeat of a failed call different from its redelivery."""
-
-    run_id: UUID
-    turn: int
-    attempt: int
-    tools: bool
-    calls_allowed: int
-    limit: str = ""
 
 
 class Ticket(Message):
@@ -69,6 +51,28 @@ class Ticket(Message):
     timeout_seconds: float = 60.0
     fingerprint: str = ""  # same call, same failure
     verdict: str = ""
+    local: bool = False  # quick and in this process: no round trip to Temporal is worth it
+
+
+class RunInput(Message):
+    """What an execution starts with; `tickets` are the open calls of a turn that the last execution left waiting."""
+
+    version: int = 1
+    plan: Plan
+    state: LoopState = LoopState()
+    tickets: tuple[Ticket, ...] = ()
+
+
+class ThinkInput(Message):
+    """Ask the model for one turn. `attempt` makes the repeat of a failed call different from its redelivery."""
+
+    run_id: UUID
+    turn: int
+    attempt: int
+    tools: bool
+    calls_allowed: int
+    limit: str = ""
+    woken: bool = False  # there was news since the last look
 
 
 class Thought(Message):
@@ -103,4 +107,3 @@ class FinishInput(Message):
     outcome: Outcome
     code: str = ""
     message: str = ""
-    turn: int = 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Count
 from django.db.models.functions import Now
 
 from approvals import services as approvals
@@ -17,11 +18,13 @@ from runs.boundary import artifacts, journal
 from runs.boundary.reconcile import tell
 from runs.loop.contracts import FinishInput
 from runs.loop.turns import run_event
-from runs.models import Operation, Run
+from runs.models import News, Operation, Run
 
 STATE = Operation.State
 REASON_CHARS_MAX = 1_000
 IN_FLIGHT_STATES = (STATE.DISPATCHED,)
+UNSENT_STATES = (STATE.PROPOSED, STATE.AWAITING_APPROVAL)
+GONE = "gone"  # what a workflow ends in whose run was never told of: its start was refused and forgotten
 
 
 def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> Run:
@@ -30,7 +33,7 @@ def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> R
     Asking twice gives the same answer. Raises NotFound for an absent or foreign run, Conflict for one that has ended.
     """
     with transaction.atomic():
-        run = Run.objects.select_for_update().filter(id=run_id, project_id=project).first()
+        run = Run.objects.select_for_update(no_key=True).filter(id=run_id, project_id=project).first()
         if run is None:
             raise NotFound("there is no such run")
         if run.cancel_requested_at is not None:
@@ -44,17 +47,18 @@ def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> R
             cancel_reason=reason[:REASON_CHARS_MAX],
         )
         approvals.withdraw(run.id, by.id)
-        _withdraw_proposed(run)
+        _withdraw_unsent(run)
         tell(run.id)
         transaction.on_commit(lambda: signals.news.send(Run, run_id=run_id, cancel=True))
     run.refresh_from_db()
     return run
 
 
-def _withdraw_proposed(run: Run) -> None:
-    """Calls that were allowed but did not leave yet."""
-    for operation in Operation.objects.select_for_update().filter(run=run, state=STATE.PROPOSED, position__gte=1):
-        moved = Operation.objects.filter(id=operation.id, state=STATE.PROPOSED).update(
+def _withdraw_unsent(run: Run) -> None:
+    """Calls that were allowed, by policy or by a person, but did not leave yet."""
+    unsent = Operation.objects.filter(run=run, state__in=UNSENT_STATES, position__gte=1)
+    for operation in unsent.select_for_update(no_key=True).order_by("turn", "position"):
+        moved = Operation.objects.filter(id=operation.id, state=operation.state).update(
             state=STATE.WITHDRAWN, error_class="withdrawn", settled_at=Now()
         )
         assert moved == 1, "the row lock is held"
@@ -73,35 +77,45 @@ def finish(asked: FinishInput) -> str:
     A run that was asked to stop ends as cancelled, whatever it came to; what is still unclear is counted and named.
     """
     with transaction.atomic():
-        run = Run.objects.select_for_update().select_related("agent_version__agent").get(id=asked.run_id)
+        run = Run.objects.select_for_update(no_key=True).filter(id=asked.run_id).first()
+        if run is None:
+            return GONE
         if run.state in Run.ENDED:
             return run.state
         cancelled = run.cancel_requested_at is not None or asked.outcome == "cancelled"
         state = Run.State.CANCELLED if cancelled else Run.State(asked.outcome)
         cancelled_at = run.cancel_requested_at or (Now() if cancelled else None)
-        counts = Counter(Operation.objects.filter(run=run, position__gte=1).values_list("state", flat=True))
         result = _last_answer(run)
         approvals.withdraw(run.id, "the run ended")
-        _withdraw_proposed(run)
+        _withdraw_unsent(run)
+        News.objects.filter(run_id=run.id).delete()
         Run.objects.filter(id=run.id).update(
             state=state,
             cancel_requested_at=cancelled_at,
             ended_at=Now(),
             result_digest=result,
             failure_code="" if state != Run.State.FAILED else asked.code,
-            failure_message=_message(asked, counts, cancelled=cancelled),
+            failure_message=_message(asked, _counted(run), cancelled=cancelled),
             waiting_for="",
             wake_since=None,
         )
-        data = {"status": state.value, "operations": dict(counts), "code": asked.code}
+        data: dict[str, Any] = {"status": state.value, "operations": _counted(run), "code": asked.code}
+        if cancelled:
+            data |= {"requested_by": run.cancel_requested_by, "reason": run.cancel_reason}
         if result:
             data["result_ref"] = artifacts.ref(result)
         outbox.append([run_event(run, f"run.{state.value}", data)])
     return state.value
 
 
-def _message(asked: FinishInput, counts: Counter[str], *, cancelled: bool) -> str:
-    unclear = counts[STATE.UNCERTAIN]
+def _counted(run: Run) -> dict[str, int]:
+    """How many of the run's calls ended in each state: what was done, and what was not."""
+    calls = Operation.objects.filter(run=run, position__gte=1)
+    return dict(calls.order_by("state").values_list("state").annotate(Count("id")))
+
+
+def _message(asked: FinishInput, counts: dict[str, int], *, cancelled: bool) -> str:
+    unclear = counts.get(STATE.UNCERTAIN, 0)
     noun = "operation" if unclear == 1 else "operations"
     parts = ["cancelled"] if cancelled else [asked.message] if asked.message else []
     return ", ".join([*parts, f"{unclear} {noun} uncertain"] if unclear else parts)

@@ -26,6 +26,7 @@ INPUT_BYTES_MAX = 512 * 1024
 KEY_CHARS_MAX = 1_000
 UNCLEAR_AFTER_SECONDS = 10.0  # a start younger than this may still be on its way
 SWEEP_BATCH_MAX = 100  # unclear starts that one sweep settles
+IN_PROGRESS = "a request with this Idempotency-Key is being worked on; ask again in a few seconds"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def start(asked: StartRequest) -> Started:
     if not fresh and run.state != Run.State.STARTING:
         return Started(run, replayed=True)
     if not fresh and now() - run.created_at < timedelta(seconds=UNCLEAR_AFTER_SECONDS):
-        raise KeyInProgress("a request with this Idempotency-Key is being worked on; ask again in a few seconds")
+        raise KeyInProgress(IN_PROGRESS)
     given = run_input(run)
     try:
         temporal.start(given)
@@ -85,7 +86,8 @@ def start(asked: StartRequest) -> Started:
         if fresh:
             forget(run.id)
         raise
-    confirm(run.id)
+    if not confirm(run.id):
+        raise temporal.Unclear("the start took so long that it was given up; try again with the same Idempotency-Key")
     run.refresh_from_db()
     return Started(run, replayed=not fresh)
 
@@ -121,10 +123,19 @@ def _take_key(asked: StartRequest, run_id: UUID) -> Run | None:
         return None
     if key.body_hash != asked.body_hash():
         raise KeyReused("this Idempotency-Key was used before with another body; use a new key for a new request")
-    run = Run.objects.select_related("agent_version__agent").filter(id=key.run_id).first()
-    if run is None:  # its start was refused and forgotten: the key may be used again
-        IdempotencyKey.objects.filter(id=key.id).update(run_id=run_id)
+    run = _run_of(key)
+    if run is None:  # its start was refused and forgotten: the key may be used again, by one of those who try
+        if IdempotencyKey.objects.filter(id=key.id, run_id=key.run_id).update(run_id=run_id) == 1:
+            return None
+        key.refresh_from_db()  # a rival was faster, and has committed its run
+        run = _run_of(key)
+        if run is None:
+            raise KeyInProgress(IN_PROGRESS)
     return run
+
+
+def _run_of(key: IdempotencyKey) -> Run | None:
+    return Run.objects.select_related("agent_version__agent").filter(id=key.run_id).first()
 
 
 def _check(asked: StartRequest) -> AgentVersion:
@@ -158,10 +169,17 @@ def run_input(run: Run) -> RunInput:
     )
 
 
-def confirm(run_id: UUID) -> None:
-    """Temporal has the run: it is running, with its event. The workflow may have said so first."""
+def confirm(run_id: UUID) -> bool:
+    """Temporal has the run: it is running, with its event. The workflow may have said so first.
+
+    False if the row is gone: a sweep found no workflow and forgot the start while its request hung. The workflow finds
+    no row either, and ends without having done anything.
+    """
     with transaction.atomic():
-        begin_run(Run.objects.select_related("agent_version__agent").get(id=run_id))
+        run = Run.objects.select_related("agent_version__agent").filter(id=run_id).first()
+        if run is not None:
+            begin_run(run)
+    return run is not None
 
 
 def forget(run_id: UUID) -> None:

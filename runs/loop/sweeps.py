@@ -2,36 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
+from approvals import selectors as requests
 from approvals import services as approvals
+from kernel_project.primitives.errors import Conflict
+from kernel_project.primitives.sql import load
+from outbox.contracts import Actor
+from runs.boundary.operations import HERE
+from runs.loop import endings
 from runs.loop.contracts import Seen
-from runs.loop.turns import tickets
-from runs.models import Run
+from runs.loop.turns import hear, tickets
+from runs.models import News, Run
 
 LOOKS_MAX = 256  # calls of one turn, and so the most that one look asks about
-WAKE_AFTER_SECONDS = 2.0  # unread news older than this is told again
 WAKE_BATCH_MAX = 500  # runs that one sweep wakes
+TELLS_FACTOR_MAX = 5  # news is told again after 2, 4, 8, … at most 64 s: a workflow in a long call cannot look yet
 
 
-def look(run_id: UUID, operation_ids: tuple[UUID, ...]) -> Seen:
+def look(run_id: UUID, operation_ids: Sequence[UUID]) -> Seen:
     """Where these calls stand; marks the run's news as read and ends requests whose deadline has passed."""
     assert len(operation_ids) <= LOOKS_MAX
-    for operation_id in operation_ids:
-        approvals.expire(operation_id)
+    if operation_ids:
+        approvals.expire(operation_ids)
+        _cancel_if_declared(run_id, operation_ids)
     with transaction.atomic():
         # the news is read before the rows: what comes in between is news again
-        Run.objects.filter(id=run_id).update(wake_since=None)
+        hear(run_id)
         cancel = Run.objects.values_list("cancel_requested_at", flat=True).get(id=run_id)
-        return Seen(tickets=tickets(run_id, operation_ids), cancel_requested=cancel is not None)
+        return Seen(tickets=tickets(run_id, operation_ids) if operation_ids else (), cancel_requested=cancel is not None)
+
+
+def _cancel_if_declared(run_id: UUID, operation_ids: Sequence[UUID]) -> None:
+    """A request that expired under a policy by which the run is cancelled then: whoever ended it may have died since."""
+    for policy in requests.cancelling(operation_ids).values():
+        project = Run.objects.values_list("project_id", flat=True).get(id=run_id)
+        cancel_expired(run_id, project, policy)
+
+
+def cancel_expired(run_id: UUID, project: str, policy: str) -> None:
+    """Cancel a run because nobody decided in time, as its policy declares. A run that has ended stays as it is."""
+    with contextlib.suppress(Conflict):
+        endings.request_cancel(
+            run_id, project, by=Actor(id=f"policy {policy}", type="system"), reason="nobody decided before the deadline"
+        )
 
 
 def overdue_news(limit: int = WAKE_BATCH_MAX) -> list[tuple[UUID, bool]]:
-    """Live runs with news that nobody read in time, and whether each is to be cancelled."""
-    waiting = Run.objects.filter(wake_since__lte=Now() - timedelta(seconds=WAKE_AFTER_SECONDS), state__in=Run.LIVE)
-    rows = waiting.order_by("wake_since").values_list("id", "cancel_requested_at")[:limit]
-    return [(run_id, cancel is not None) for run_id, cancel in rows]
+    """Live runs with news that nobody read in time, and whether each is to be cancelled; puts off the next telling."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(load(HERE, "overdue_news"), {"limit": limit, "doublings_max": TELLS_FACTOR_MAX})
+        return list(cursor.fetchall())
+
+
+def forget_old_news(older_than: timedelta = timedelta(hours=1)) -> int:
+    """Remove news of runs that have ended since."""
+    old = News.objects.filter(at__lt=Now() - older_than)
+    live = Run.objects.filter(state__in=Run.LIVE, id__in=old.values("run_id")).values("id")
+    return old.exclude(run_id__in=live).delete()[0]

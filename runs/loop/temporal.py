@@ -58,7 +58,13 @@ class _Loop:
         self._client: Client | None = None
 
     def run(self, work: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._started()).result(timeout_seconds)
+        """Wait for the work. Raises Unclear when it takes too long."""
+        asked = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return asked.result(timeout_seconds)
+        except TimeoutError as error:
+            asked.cancel()
+            raise Unclear("the workflow engine does not answer; it is being looked into") from error
 
     def send(self, work: Coroutine[Any, Any, Any]) -> None:
         """Start the work and do not wait for it."""

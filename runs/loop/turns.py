@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
+from approvals import selectors as approvals
 from kernel_project.primitives import ids
 from kernel_project.primitives.canonical import canonical_json, parse_json, sha256_hex
 from outbox import services as outbox
@@ -20,15 +22,16 @@ from runs.boundary.intents import Wanted
 from runs.boundary.journal import turn_frame
 from runs.boundary.models.arguments import ArgumentsError, parse_arguments
 from runs.boundary.models.contracts import ApiKeyReference, ModelAnswer, ModelRequest, ToolDefinition
-from runs.boundary.models.errors import RETRYABLE, ModelError
+from runs.boundary.models.errors import ModelError
 from runs.boundary.operations import Unclear
 from runs.loop import transcripts
 from runs.loop.contracts import ThinkInput, Thought, Ticket
-from runs.models import Artifact, Kind, Operation, Run, Tool
+from runs.models import Artifact, Kind, News, Operation, Run, Tool
 
 DELIVERIES_MAX = 20  # dispatches of one model call over crashes and retries; then the call has failed
 STATE = Operation.State
 REFUSALS = ("content_filter", "refusal")
+LOCAL_TIMEOUT_SECONDS_MAX = 10  # a longer call would hold the workflow's task
 
 
 @dataclass(frozen=True)
@@ -41,45 +44,86 @@ class Question:
 
 def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | Thought:
     """Commit the intent of a model call. A redelivery finds what is there and answers with it."""
-    run = Run.objects.select_related("agent_version__agent", "project").get(id=asked.run_id)
-    if run.cancel_requested_at is not None or run.state in Run.ENDED:
-        return Thought(kind="stopped")
+    run = Run.objects.select_related("agent_version__agent").filter(id=asked.run_id).first()
+    if run is None or run.cancel_requested_at is not None or run.state in Run.ENDED:
+        return Thought(kind="stopped")  # no row: a start that nobody was told of, and that was forgotten meanwhile
+    if asked.turn == 1:
+        workspaces.ensure(run)
+    if asked.woken:
+        hear(run.id)
     operation_id = ids.operation_id(run.id, asked.turn, 0)
     described = artifacts.stage_json(_description(run, asked))
     with transaction.atomic():
-        _begin_run(run)
-        operation = _model_operation(run, asked, operation_id, described)
-        if operation.state == STATE.SUCCEEDED:
-            return thought_of(operation)
-        if operation.state == STATE.FAILED and operation.attempt >= asked.attempt:
-            return _failure(operation)
+        known = Operation.objects.filter(id=operation_id).first()
+        if known is not None and (told := _told_before(known, asked)) is not None:
+            return told
+        if known is None and not _begin_turn(run, asked, operation_id, described):
+            return Thought(kind="stopped")
         step = operations.dispatch(operation_id, heartbeat)
         if isinstance(step, Unclear):  # an earlier delivery asked and was interrupted: asking again costs only tokens
-            if operation.attempt >= DELIVERIES_MAX:
-                operations.settle_failure(step.dispatch, "interrupted", "the model call never came to its end")
-                return Thought(kind="failed", code="interrupted")
+            if step.dispatch.attempt >= DELIVERIES_MAX:
+                return _give_up(asked, step)
             step = operations.again(step, heartbeat)
         if not isinstance(step, Dispatch):
             return Thought(kind="stopped")
     return Question(step, _request(run, asked, step))
 
 
-def _begin_run(run: Run) -> None:
-    """The first turn proves that Temporal has the run: from here it is running, with its event."""
-    if run.state == Run.State.STARTING:
-        begin_run(run)
+def _told_before(operation: Operation, asked: ThinkInput) -> Thought | None:
+    """The answer that an earlier delivery left, if this attempt has one."""
+    if operation.state == STATE.SUCCEEDED:
+        return thought_of(operation)
+    if operation.state == STATE.FAILED and operation.usage.get("asked_attempt", 0) >= asked.attempt:
+        return _failure(operation)
+    return None
 
 
-def begin_run(run: Run) -> bool:
-    """Move a run from starting to running, once, inside the caller's transaction."""
-    moved = Run.objects.filter(id=run.id, state=Run.State.STARTING).update(state=Run.State.RUNNING, started_at=Now())
-    if moved == 1:
-        run.state = Run.State.RUNNING
-        version = run.agent_version
-        data = {"status": "running", "agent": version.agent.name, "agent_version": version.version}
-        outbox.append([run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})])
-    workspaces.ensure(run)
-    return moved == 1
+def _give_up(asked: ThinkInput, step: Unclear) -> Thought:
+    """Worker after worker was gone before this call came to its end."""
+    message = "the model call never came to its end"
+    operations.settle_failure(step.dispatch, "interrupted", message, usage={"asked_attempt": asked.attempt})
+    return Thought(kind="failed", code="interrupted")
+
+
+def _begin_turn(run: Run, asked: ThinkInput, operation_id: UUID, described: artifacts.Staged) -> bool:
+    """Write that the turn began, with its model call; false if the run was asked to stop.
+
+    The first turn proves that Temporal has the run: from here it is running. The run's row is locked first, here and
+    everywhere (run, approval, operation, stream): a cancel that comes now waits.
+    """
+    live = Run.objects.filter(
+        id=run.id, state__in=(Run.State.STARTING, Run.State.RUNNING), cancel_requested_at__isnull=True
+    )
+    moved = live.update(
+        state=Run.State.RUNNING, started_at=Coalesce("started_at", Now()), turn=asked.turn, waiting_for=""
+    )
+    if moved != 1:
+        return False
+    artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [described])
+    _model_operation(run, asked, operation_id, described).save(force_insert=True)
+    begun = [_started(run)] if run.state == Run.State.STARTING else []
+    outbox.append([*begun, *_turn_events(run, asked)])
+    return True
+
+
+def begin_run(run: Run) -> None:
+    """Temporal has the run: move it from starting, once, inside the caller's transaction."""
+    starting = Run.objects.filter(id=run.id, state=Run.State.STARTING)
+    going = starting.filter(cancel_requested_at__isnull=True).update(state=Run.State.RUNNING, started_at=Now())
+    if going or starting.update(state=Run.State.CANCELLING, started_at=Now()):
+        outbox.append([_started(run)])
+
+
+def _started(run: Run) -> NewEvent:
+    version = run.agent_version
+    data = {"status": "running", "agent": version.agent.name, "agent_version": version.version}
+    return run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})
+
+
+def hear(run_id: UUID) -> None:
+    """Take the run's news as read. What is not committed yet stays, and is told again."""
+    News.objects.filter(run_id=run_id).delete()
+    Run.objects.filter(id=run_id, wake_since__isnull=False).update(wake_since=None)
 
 
 def run_event(run: Run, event_type: str, data: dict[str, Any], subject: str = "") -> NewEvent:
@@ -91,12 +135,7 @@ def run_event(run: Run, event_type: str, data: dict[str, Any], subject: str = ""
 
 
 def _model_operation(run: Run, asked: ThinkInput, operation_id: UUID, described: artifacts.Staged) -> Operation:
-    """The turn's model call, written with the events that end the last turn and begin this one."""
-    known = Operation.objects.filter(id=operation_id).first()
-    if known is not None:
-        return known
-    artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [described])
-    operation = Operation.objects.create(
+    return Operation(
         id=operation_id,
         run=run,
         project_id=run.project_id,
@@ -112,9 +151,6 @@ def _model_operation(run: Run, asked: ThinkInput, operation_id: UUID, described:
         policy_answer="allow",
         state=STATE.PROPOSED,
     )
-    outbox.append(_turn_events(run, asked.turn))
-    Run.objects.filter(id=run.id).update(turn=asked.turn, waiting_for="")
-    return operation
 
 
 def _description(run: Run, asked: ThinkInput) -> dict[str, Any]:
@@ -129,9 +165,12 @@ def _description(run: Run, asked: ThinkInput) -> dict[str, Any]:
     }
 
 
-def _turn_events(run: Run, turn: int) -> list[NewEvent]:
-    events = [] if turn == 1 else [_turn_event(run, "turn.completed", turn - 1, "completed")]
-    return [*events, _turn_event(run, "turn.started", turn, "running")]
+def _turn_events(run: Run, asked: ThinkInput) -> list[NewEvent]:
+    """The end of the last turn, the limit that was reached in it, and the begin of this one."""
+    events = [] if asked.turn == 1 else [_turn_event(run, "turn.completed", asked.turn - 1, "completed")]
+    if asked.limit:
+        events.append(run_event(run, "policy.limit", {"status": "reached", "reason": asked.limit}, f"{run.id}/limit"))
+    return [*events, _turn_event(run, "turn.started", asked.turn, "running")]
 
 
 def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
@@ -177,12 +216,21 @@ def close_turn(asked: ThinkInput, question: Question, answer: ModelAnswer) -> Th
     facts = {"provider": answer.provider, "latency_ms": round(answer.seconds * 1000), "usage": usage}
     drafts = intents.draft(run, asked.turn, _wanted(asked, answer))
     with transaction.atomic():
+        stopped = _is_stopped(run.id)
         settled = operations.settle_model_answer(question.given, kept, facts)
         if settled.state != STATE.SUCCEEDED:
             return Thought(kind="stopped")
-        if not Operation.objects.filter(run=run, turn=asked.turn, position__gte=1).exists():
+        if not stopped and not Operation.objects.filter(run=run, turn=asked.turn, position__gte=1).exists():
             intents.propose(run, drafts)
+    if stopped:
+        return Thought(kind="stopped")
     return thought_of(Operation.objects.get(id=question.given.operation_id))
+
+
+def _is_stopped(run_id: UUID) -> bool:
+    """Whether a cancel was committed; one that comes now waits for this transaction, and finds the new calls."""
+    run = Run.objects.select_for_update(no_key=True).only("cancel_requested_at").get(id=run_id)
+    return run.cancel_requested_at is not None
 
 
 def _wanted(asked: ThinkInput, answer: ModelAnswer) -> list[Wanted]:
@@ -202,21 +250,32 @@ def _readable(name: str, raw: str, label: str) -> Wanted:
     return Wanted(name, arguments, label)
 
 
-def fail_turn(question: Question, error: ModelError) -> Thought:
-    """Keep that the model call failed."""
-    operations.settle_failure(question.given, error.code, error.message)
-    operation = Operation.objects.get(id=question.given.operation_id)
-    failure = _failure(operation)
-    return failure.model_copy(update={"retryable": error.retryable, "retry_after_seconds": error.retry_after_seconds})
+def fail_turn(asked: ThinkInput, question: Question, error: ModelError) -> Thought:
+    """Keep that the model call failed, with all that a redelivery must say again."""
+    kept = {
+        "asked_attempt": asked.attempt,
+        "retryable": error.retryable,
+        "retry_after_seconds": error.retry_after_seconds,
+    }
+    operations.settle_failure(question.given, error.code, error.message, usage=kept)
+    return _failure(Operation.objects.get(id=question.given.operation_id))
 
 
-def stop_turn(question: Question) -> None:
+def stop_turn(asked: ThinkInput, question: Question) -> None:
     """Keep that the model call was cancelled."""
-    operations.settle_failure(question.given, "cancelled", "the run was cancelled during the model call")
+    message = "the run was cancelled during the model call"
+    operations.settle_failure(question.given, "cancelled", message, usage={"asked_attempt": asked.attempt})
 
 
 def _failure(operation: Operation) -> Thought:
-    return Thought(kind="failed", code=operation.error_class, retryable=operation.error_class in RETRYABLE)
+    if operation.error_class == "cancelled" or operation.state != STATE.FAILED:
+        return Thought(kind="stopped")
+    return Thought(
+        kind="failed",
+        code=operation.error_class,
+        retryable=bool(operation.usage.get("retryable")),
+        retry_after_seconds=operation.usage.get("retry_after_seconds"),
+    )
 
 
 def thought_of(operation: Operation) -> Thought:
@@ -232,37 +291,52 @@ def thought_of(operation: Operation) -> Thought:
     if reason in REFUSALS:
         return Thought(kind="refused", code=str(reason))
     if calls:
-        return Thought(kind="calls", tickets=tuple(ticket(call) for call in calls))
+        return Thought(kind="calls", tickets=tickets_of(calls))
     answer = parse_json(artifacts.read(operation.run_id, operation.result_digest))
     if reason == "error":
         return Thought(kind="empty", code="bad_response")
     return Thought(kind="answer" if answer["text"].strip() else "empty")
 
 
-def tickets(run_id: UUID, operation_ids: tuple[UUID, ...]) -> tuple[Ticket, ...]:
+def tickets(run_id: UUID, operation_ids: Sequence[UUID]) -> tuple[Ticket, ...]:
     """Where these calls stand now."""
     rows = Operation.objects.filter(run_id=run_id, id__in=operation_ids).select_related("tool")
-    return tuple(ticket(row) for row in rows.order_by("turn", "position"))
+    return tickets_of(list(rows.order_by("turn", "position")))
 
 
-def ticket(operation: Operation) -> Ticket:
-    """One call, as the workflow needs to know it."""
-    from approvals import selectors as approvals
+def tickets_of(rows: Sequence[Operation]) -> tuple[Ticket, ...]:
+    """These calls, as the workflow needs to know them; the tool of each must be loaded."""
+    gated = [row.id for row in rows if row.state == STATE.AWAITING_APPROVAL]
+    standing = approvals.standing(gated) if gated else {}
+    return tuple(_ticket(row, *standing.get(row.id, (False, None))) for row in rows)
 
-    ready, deadline = operation.state in (STATE.PROPOSED, STATE.DISPATCHED), None
-    if operation.state == STATE.AWAITING_APPROVAL:
-        ready, deadline = approvals.standing(operation.id)
+
+def _ticket(operation: Operation, granted: bool, deadline: datetime | None) -> Ticket:
+    ready = granted or operation.state in (STATE.PROPOSED, STATE.DISPATCHED)
     if operation.state == STATE.RECONCILED:
         ready = operation.verdict == Operation.Verdict.NONE
-    failed = canonical_json(
-        [operation.name, operation.arguments_digest, operation.error_class, operation.error_message]
-    )
+    tool = operation.tool
     return Ticket(
         operation_id=operation.id,
         state=operation.state,
         ready=ready,
         deadline_at=deadline,
-        timeout_seconds=float(operation.tool.timeout_seconds) if operation.tool else 60.0,
-        fingerprint=sha256_hex(failed.encode())[:16],
+        timeout_seconds=float(tool.timeout_seconds) if tool else 60.0,
+        fingerprint=_fingerprint(operation) if operation.error_class else "",
         verdict=operation.verdict,
+        local=tool is not None and is_local(tool),
     )
+
+
+def is_local(tool: Tool) -> bool:
+    """Whether a call is done beside the workflow: in-process, quick, and declared so. The row makes redelivery safe."""
+    declared = tool.kind == Kind.PYTHON and tool.configuration.get("local") is True
+    return declared and tool.timeout_seconds <= LOCAL_TIMEOUT_SECONDS_MAX
+
+
+def _fingerprint(operation: Operation) -> str:
+    """The same call that failed the same way has the same one."""
+    failed = canonical_json(
+        [operation.name, operation.arguments_digest, operation.error_class, operation.error_message]
+    )
+    return sha256_hex(failed.encode())[:16]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import timedelta
+from typing import Any, TypeVar
 from uuid import UUID
 
 from temporalio import workflow
@@ -27,12 +29,18 @@ with workflow.unsafe.imports_passed_through():
         Ticket,
     )
 
+T = TypeVar("T")
+
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)  # how long a dead worker goes unnoticed
 STORE_RETRY = RetryPolicy(  # the database is away: go on trying, nothing has left meanwhile
     initial_interval=timedelta(milliseconds=500), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)
 )
 LOCAL_TIMEOUT = timedelta(seconds=30)  # one database-only step
+LOCAL_SLACK = timedelta(seconds=30)  # over a local tool's own time-out: its two commits
 PERFORM_SLACK = timedelta(minutes=15)  # over a tool's own time-out: store retries, probes and bounded repeats
+DEADLINE_WAIT_MIN = timedelta(milliseconds=500)  # the store's clock judges, and it may lag behind ours
+AGAIN_FIRST_SECONDS = 1.0  # before a call that came back open and ready is tried once more; doubled each time
+AGAIN_MAX_SECONDS = 60.0
 HISTORY_EVENTS_MAX = 8_000  # then a new execution; the server's own suggestion usually comes first
 HISTORY_BYTES_MAX = 8 * 1024 * 1024
 
@@ -43,6 +51,7 @@ class AgentRun:
 
     def __init__(self) -> None:
         self._wakes = 0
+        self._heard = 0  # the wakes that the last look answers
 
     @workflow.signal
     def wake(self) -> None:
@@ -51,18 +60,15 @@ class AgentRun:
     @workflow.run
     async def run(self, given: RunInput) -> str:
         try:
-            ended = await self._loop(given.plan, given.state)
+            ended = await self._loop(given)
         except ActivityError as error:
-            if not is_cancelled_exception(error):
-                ended = _broken(error)
-            else:
-                ended = agent_loop.Finish("cancelled")
+            ended = agent_loop.Finish("cancelled") if is_cancelled_exception(error) else _broken(error)
         except asyncio.CancelledError:
             ended = agent_loop.Finish("cancelled")
-        return await self._finish(given.plan, ended)
+        return await _to_the_end(self._finish(given.plan, ended))
 
-    async def _loop(self, plan: Plan, state: LoopState) -> agent_loop.Finish:
-        state, step = agent_loop.begin(plan, state)
+    async def _loop(self, given: RunInput) -> agent_loop.Finish:
+        plan, state, step = self._first_step(given)
         while True:
             match step:
                 case agent_loop.Finish():
@@ -71,16 +77,23 @@ class AgentRun:
                     thought = await self._think(plan, state, step)
                     state, step = agent_loop.after_thought(plan, state, thought)
                 case agent_loop.Act():
-                    tickets = await self._act(plan, step.tickets)
+                    tickets = await self._act(plan, state, step.tickets)
                     if tickets is None:
                         return agent_loop.Finish("cancelled")
                     state, step = agent_loop.after_acts(plan, state, tickets)
                     if isinstance(step, agent_loop.Think) and _history_is_long():
                         workflow.continue_as_new(RunInput(plan=plan, state=agent_loop.rewind(state)))
 
+    def _first_step(self, given: RunInput) -> tuple[Plan, LoopState, agent_loop.Step]:
+        if not given.tickets:
+            return given.plan, *agent_loop.begin(given.plan, given.state)
+        self._heard = -1  # news may have come between two executions: look first
+        return given.plan, given.state, agent_loop.Act(given.tickets)
+
     async def _think(self, plan: Plan, state: LoopState, step: agent_loop.Think) -> Thought:
         if step.delay_seconds:
             await workflow.sleep(step.delay_seconds)
+        woken, self._heard = self._wakes != self._heard, self._wakes
         thought: Thought = await workflow.execute_activity(
             "think",
             ThinkInput(
@@ -90,6 +103,7 @@ class AgentRun:
                 tools=step.tools,
                 calls_allowed=step.calls_allowed,
                 limit=state.limit,
+                woken=woken,
             ),
             result_type=Thought,
             start_to_close_timeout=timedelta(seconds=plan.model_timeout_seconds) + PERFORM_SLACK,
@@ -99,58 +113,72 @@ class AgentRun:
         )
         return thought
 
-    async def _act(self, plan: Plan, tickets: Sequence[Ticket]) -> list[Ticket] | None:
-        """Bring every call to its end, in parallel; None when the run is being cancelled."""
+    async def _act(self, plan: Plan, state: LoopState, tickets: Sequence[Ticket]) -> list[Ticket] | None:
+        """Bring every call to its end, in parallel; None when the run is to be cancelled.
+
+        Whatever ends it early, no call is left running behind it.
+        """
         performing: dict[UUID, asyncio.Task[Ticket]] = {}
         try:
-            return await self._bring_to_ends(plan, tickets, performing)
-        except asyncio.CancelledError:
-            for task in performing.values():
-                task.cancel()
-            await asyncio.gather(*performing.values(), return_exceptions=True)
+            ended = await self._bring_to_ends(plan, state, tickets, performing)
+        except (asyncio.CancelledError, ActivityError):
+            await _to_the_end(_stop(performing.values()))
             raise
+        await _to_the_end(_stop(performing.values()))
+        return ended
 
     async def _bring_to_ends(
-        self, plan: Plan, tickets: Sequence[Ticket], performing: dict[UUID, asyncio.Task[Ticket]]
+        self, plan: Plan, state: LoopState, tickets: Sequence[Ticket], performing: dict[UUID, asyncio.Task[Ticket]]
     ) -> list[Ticket] | None:
         known = {ticket.operation_id: ticket for ticket in tickets}
-        looked_at = self._wakes
+        tries: Counter[UUID] = Counter()
         while still_open := [t for t in known.values() if agent_loop.is_open(plan, t)]:
             for ticket in still_open:
                 if ticket.ready and ticket.operation_id not in performing:
-                    performing[ticket.operation_id] = asyncio.create_task(self._perform(plan, ticket))
-            await self._news(looked_at, performing, still_open)
+                    delay = _again_after(tries[ticket.operation_id])
+                    performing[ticket.operation_id] = asyncio.create_task(self._perform(plan, ticket, delay))
+                    tries[ticket.operation_id] += 1
+            waiting = [ticket for ticket in still_open if not ticket.ready]
+            if await self._news(performing, waiting):
+                seen = await self._look(plan.run_id, [ticket.operation_id for ticket in waiting])
+                if seen.cancel_requested:
+                    return None
+                known |= {ticket.operation_id: ticket for ticket in seen.tickets}
             for operation_id in [i for i, task in performing.items() if task.done()]:
                 known[operation_id] = performing.pop(operation_id).result()
-            waiting = [t.operation_id for t in known.values() if agent_loop.is_open(plan, t) and not t.ready]
-            if not waiting:
-                continue
-            looked_at = self._wakes
-            seen = await self._look(plan.run_id, waiting)
-            if seen.cancel_requested:
-                await asyncio.gather(*performing.values())
-                return None
-            known |= {ticket.operation_id: ticket for ticket in seen.tickets}
+            if not performing and _history_is_long():
+                workflow.continue_as_new(RunInput(plan=plan, state=state, tickets=tuple(known.values())))
         return [known[ticket.operation_id] for ticket in tickets]
 
-    async def _news(
-        self, looked_at: int, performing: dict[UUID, asyncio.Task[Ticket]], still_open: Sequence[Ticket]
-    ) -> None:
-        """Wait until a call ended, a wake came, or an approval's deadline is over."""
-        deadlines = [t.deadline_at for t in still_open if t.deadline_at is not None and not t.ready]
-        nearest = min(deadlines, default=None)
-        timeout = max(nearest - workflow.now(), timedelta(0)) if nearest is not None else None
+    async def _news(self, performing: dict[UUID, asyncio.Task[Ticket]], waiting: Sequence[Ticket]) -> bool:
+        """Wait until a call ended, a wake came, or an approval's deadline is over; whether it is time to look."""
+        nearest = min((ticket.deadline_at for ticket in waiting if ticket.deadline_at is not None), default=None)
+        timeout = max(nearest - workflow.now(), DEADLINE_WAIT_MIN) if nearest is not None else None
         try:
             await workflow.wait_condition(
-                lambda: self._wakes != looked_at or any(task.done() for task in performing.values()), timeout=timeout
+                lambda: self._wakes != self._heard or any(task.done() for task in performing.values()), timeout=timeout
             )
         except TimeoutError:
-            return
+            return True
+        return self._wakes != self._heard
 
-    async def _perform(self, plan: Plan, ticket: Ticket) -> Ticket:
+    async def _perform(self, plan: Plan, ticket: Ticket, delay_seconds: float) -> Ticket:
+        if delay_seconds:
+            await workflow.sleep(delay_seconds)
+        asked = PerformInput(run_id=plan.run_id, operation_id=ticket.operation_id)
+        if ticket.local:
+            local: Ticket = await workflow.execute_local_activity(
+                "perform",
+                asked,
+                result_type=Ticket,
+                start_to_close_timeout=timedelta(seconds=ticket.timeout_seconds) + LOCAL_SLACK,
+                retry_policy=STORE_RETRY,
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            )
+            return local
         performed: Ticket = await workflow.execute_activity(
             "perform",
-            PerformInput(run_id=plan.run_id, operation_id=ticket.operation_id),
+            asked,
             result_type=Ticket,
             start_to_close_timeout=timedelta(seconds=ticket.timeout_seconds) + PERFORM_SLACK,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
@@ -160,6 +188,7 @@ class AgentRun:
         return performed
 
     async def _look(self, run_id: UUID, operation_ids: Sequence[UUID]) -> Seen:
+        self._heard = self._wakes
         seen: Seen = await workflow.execute_local_activity(
             "look",
             LookInput(run_id=run_id, operation_ids=tuple(operation_ids)),
@@ -182,8 +211,31 @@ class AgentRun:
         return state
 
 
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await what a cancellation of the workflow must not interrupt: it was heard already, or comes too late."""
+    task = asyncio.ensure_future(work)
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # the worker forgets this workflow; it is replayed elsewhere
+                raise
+
+
+async def _stop(tasks: Iterable[asyncio.Task[Ticket]]) -> None:
+    """Cancel what still runs and wait until it has ended: each call writes its own outcome."""
+    for task in (running := list(tasks)):
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+def _again_after(tries: int) -> float:
+    """A call that is still to be performed after it was: something holds it back, so do not hurry."""
+    return min(AGAIN_FIRST_SECONDS * 2.0 ** (tries - 1), AGAIN_MAX_SECONDS) if tries else 0.0
+
+
 def _history_is_long() -> bool:
-    """Whether to go on in a new execution: asked between two turns only, when nothing is under way."""
+    """Whether to go on in a new execution: asked only when nothing is under way."""
     info = workflow.info()
     events, size = info.get_current_history_length(), info.get_current_history_size()
     return info.is_continue_as_new_suggested() or events >= HISTORY_EVENTS_MAX or size >= HISTORY_BYTES_MAX
