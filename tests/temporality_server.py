@@ -135,13 +135,19 @@ class EventStore:
             time.sleep(POLL_SECONDS)
 
 
-@contextlib.contextmanager
-def running(postgres: Postgres) -> Iterator[EventStore]:
-    """A fresh, migrated event store that is up."""
+def migrated(postgres: Postgres) -> EventStore:
+    """A fresh event store whose server does not run."""
     name = f"events_{uuid.uuid4().hex[:12]}"
     postgres.ensure_database(name)
     store = EventStore(postgres.url(name), free_port())
     store.command("migrate", "--database", "temporality", "--verbosity", "0")
+    return store
+
+
+@contextlib.contextmanager
+def running(postgres: Postgres) -> Iterator[EventStore]:
+    """A fresh, migrated event store that is up."""
+    store = migrated(postgres)
     store.start()
     try:
         yield store

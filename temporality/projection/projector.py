@@ -83,7 +83,8 @@ def advance(
         turn = connection.execute(statement("project_lock"), {"generation": generation}).fetchone()
         if turn is None:
             return Step(0, 0, more=False)
-        position, project, known = turn
+        position, project, known, head = turn
+        upto = min(upto, head)
         if known != catalogue.fingerprint():
             _judge_quarantine(connection, generation)
         batch = _Batch(generation)
@@ -94,8 +95,8 @@ def advance(
         reached = arrived[-1].position if arrived else position
         _write(connection, batch, released, arrived, reached)
         full = len(arrived) == events_max
-        if not full and upto != POSITION_MAX:
-            reached = max(reached, upto)  # what lies between belongs to other projects, or was never given out
+        if not full:
+            reached = max(reached, upto)  # what lies between belongs to other projects, or was never taken
         if (reached, catalogue.fingerprint()) != (position, known):
             marks = {"generation": generation, "position": reached, "catalogue": catalogue.fingerprint()}
             connection.execute(statement("project_advance"), marks)

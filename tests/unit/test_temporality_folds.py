@@ -1,0 +1,120 @@
+"""The projection's rules: any order of arrival gives the same item, and a late event moves nothing back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from temporality.projection.circles import edges_on_circles
+from temporality.projection.folds import Fact, Subject, fold, status_of
+
+NOW = datetime(2025, 3, 1, tzinfo=UTC)
+
+
+def fact(kind: str, number: int = 0, sequence: int | None = None, **data: Any) -> Fact:
+    subject = data.get("knowledge_id") or data.get("operation_id") or ""
+    when = f"2025-03-01T10:{number:02}:00.000000Z"
+    parents = data.pop("parents", [])
+    name = f"e-{kind}-{number}"
+    return Fact(number, "s", name, "p", "r", kind, subject, "actor", sequence, parents, NOW, when, data)
+
+
+def operation(*facts: Fact) -> tuple[str, str]:
+    registers = fold(facts)[Subject("p", "operation", "s", "o")]
+    return status_of("operation", registers), registers["status"][1]["effect"]
+
+
+def knowledge(*facts: Fact) -> str:
+    return status_of("knowledge", fold(facts)[Subject("p", "knowledge", "", "k")])
+
+
+LIFE = [
+    fact("approval.requested", 1, 1, operation_id="o"),
+    fact("approval.granted", 2, 2, operation_id="o"),
+    fact("tool.started", 3, 3, operation_id="o", tool="pay"),
+    fact("tool.failed", 4, 4, operation_id="o", effect="uncertain"),
+    fact("operation.probed", 5, 5, operation_id="o", verdict="absent"),
+    fact("operation.reconciled", 6, 6, operation_id="o", effect="none", note="not there"),
+    fact("tool.started", 7, 7, operation_id="o", attempt=2),
+    fact("tool.completed", 8, 8, operation_id="o"),
+]
+BELIEFS = [
+    fact("knowledge.proposed", 1, knowledge_id="k", proposition="the first"),
+    fact("knowledge.proposed", 2, knowledge_id="k", proposition="the second"),
+    fact("knowledge.used", 3, knowledge_id="k"),
+    fact("knowledge.confirmed", 4, knowledge_id="k"),
+    fact("knowledge.challenged", 5, knowledge_id="k"),
+    fact("knowledge.linked", 6, knowledge_id="k", target_id="t", relation="supports"),
+    fact("knowledge.confirmed", 7, knowledge_id="k"),
+    fact("knowledge.corrected", 8, knowledge_id="k"),
+    fact("knowledge.confirmed", 9, knowledge_id="k"),
+]
+
+
+def test_an_operation_goes_through_its_states() -> None:
+    seen = [operation(*LIFE[:n]) for n in range(1, len(LIFE) + 1)]
+    assert seen == [
+        ("awaiting_approval", ""), ("approved", ""), ("dispatched", ""), ("uncertain", "uncertain"),
+        ("uncertain", "uncertain"), ("reconciled", "none"), ("dispatched", ""), ("succeeded", "occurred"),
+    ]  # fmt: skip
+
+
+@given(st.permutations([*LIFE, *BELIEFS]))
+def test_any_order_of_arrival_gives_the_same_items(shuffled: list[Fact]) -> None:
+    assert fold(shuffled) == fold([*LIFE, *BELIEFS])
+
+
+def test_a_late_start_does_not_reopen_what_is_settled() -> None:
+    assert operation(LIFE[7], LIFE[2], LIFE[6]) == ("succeeded", "occurred")
+
+
+def test_without_sequences_meaning_comes_before_clocks() -> None:
+    started, completed = fact("tool.started", 9, operation_id="o"), fact("tool.completed", 1, operation_id="o")
+    assert operation(completed, started) == ("succeeded", "occurred")
+
+
+def test_a_failure_that_says_nothing_of_its_effect_is_uncertain() -> None:
+    assert operation(fact("tool.failed", 1, 1, operation_id="o")) == ("uncertain", "uncertain")
+
+
+def test_a_failed_model_call_has_no_effect() -> None:
+    assert operation(fact("model.failed", 1, 1, operation_id="o")) == ("failed", "none")
+
+
+def test_a_failure_whose_effect_occurred_is_failed_and_says_so() -> None:
+    assert operation(fact("tool.failed", 1, 1, operation_id="o", effect="occurred")) == ("failed", "occurred")
+
+
+def test_the_end_of_a_knowledge_item_is_final() -> None:
+    assert knowledge(*BELIEFS) == "corrected"
+    assert knowledge(*BELIEFS[:7]) == "confirmed"
+    assert knowledge(*BELIEFS[:5]) == "challenged"
+
+
+def test_what_was_never_proposed_waits_for_its_proposal() -> None:
+    assert knowledge(BELIEFS[3]) == "unproposed"
+    assert knowledge(BELIEFS[3], BELIEFS[0]) == "confirmed"
+
+
+def test_the_first_proposition_stands_and_the_others_are_counted() -> None:
+    registers = fold(reversed(BELIEFS))[Subject("p", "knowledge", "", "k")]
+    assert registers["proposition"][1] == "the first"
+    assert len(registers["propositions"]) == 2
+
+
+def test_an_explicit_cause_comes_before_its_effect_whatever_the_clocks_say() -> None:
+    confirmed = fact("knowledge.confirmed", 9, knowledge_id="k")
+    challenged = fact("knowledge.challenged", 5, knowledge_id="k", parents=[confirmed.event_id])
+    assert knowledge(BELIEFS[0], confirmed, challenged) == "challenged"
+
+
+def test_only_edges_inside_of_a_circle_are_circular() -> None:
+    edges = [(1, 2), (2, 3), (3, 1), (4, 1), (3, 5), (6, 6)]
+    assert edges_on_circles(edges) == [(1, 2), (2, 3), (3, 1), (6, 6)]
+
+
+def test_a_very_long_chain_has_no_circle() -> None:
+    assert edges_on_circles((n, n + 1) for n in range(50_000)) == []
