@@ -7,6 +7,7 @@ from pathlib import Path
 import dj_database_url
 
 from kernel_project import environment
+from kernel_project.console import UNFOLD as UNFOLD
 
 ENV = environment.read()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -21,10 +22,10 @@ ASGI_APPLICATION = "kernel_project.asgi.application"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
-    "unfold",
+    "unfold.apps.BasicAppConfig",
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "django.contrib.admin",
+    "kernel_project.admin_config.OversightConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -41,6 +42,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "kernel_project.csp.AdminPolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

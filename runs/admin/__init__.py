@@ -1,0 +1,3 @@
+"""The runs' pages of the operator's console."""
+
+from runs.admin import definitions, operations, runs  # noqa: F401  registers the pages
