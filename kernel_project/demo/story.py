@@ -53,7 +53,7 @@ class Demo:
         self.say(f"cloned {repository} twice")
         stage.register(self.stack, program.result(), folders[0])
         self.say("registered the MCP server git, its tools, a policy and the agent repository-reporter")
-        applicant, approver = self._key("application", "runs:start", "runs:read", "operations:read"), self._approver()
+        applicant, approver = self._application(), self._approver()
         first = self._first_run(applicant, approver, folders[0])
         second = self._second_run(applicant, approver, folders[1])
         for told in (first, second):
@@ -158,6 +158,9 @@ class Demo:
         printed = stage.manage(self.stack, *words, *(["--user", user] if user else []))
         key = next(word for word in printed.split() if word.startswith("ak_"))
         return Client(self.stack.layout.web_url, key)
+
+    def _application(self) -> Client:
+        return self._key("application", "runs:start", "runs:read", "operations:read", "lag:read")
 
     def _approver(self) -> Client:
         """The demo's approver: a person of the group that the policy names, with a key of their own."""
