@@ -84,7 +84,7 @@ def guarded(view: View, names: Mapping[str, frozenset[str]]) -> View:
         if request.method not in READS:
             _check_body(request)
         elif request.method == "HEAD":
-            request.method = "GET"  # the server leaves the body away
+            request.method = "GET"  # until the answer is there; the server then leaves its body away
 
     if iscoroutinefunction(view):
 
@@ -95,6 +95,8 @@ def guarded(view: View, names: Mapping[str, frozenset[str]]) -> View:
                 return _finish(request, await view(request, *args, **kwargs))
             except Exception as error:
                 return _answer(request, error)
+            finally:
+                request.method = request.META["REQUEST_METHOD"]
 
         return guarded_async
 
@@ -105,6 +107,8 @@ def guarded(view: View, names: Mapping[str, frozenset[str]]) -> View:
             return _finish(request, view(request, *args, **kwargs))
         except Exception as error:
             return _answer(request, error)
+        finally:
+            request.method = request.META["REQUEST_METHOD"]
 
     return guarded_sync
 

@@ -64,7 +64,7 @@ def _complete(method: str, operation: dict[str, Any], scope: str) -> None:
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A parameter is there or not; nobody can send a null in it."""
-    kinds = [kind for kind in schema.get("anyOf", []) if kind.get("type") != "null"]
+    kinds: list[dict[str, Any]] = [kind for kind in schema.get("anyOf", []) if kind.get("type") != "null"]
     if len(kinds) != 1:
         return schema
     return {name: value for name, value in schema.items() if name != "anyOf"} | kinds[0]
