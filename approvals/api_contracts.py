@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kernel_project.web.fields import WireTime
 from kernel_project.web.pages import PageQuery
 
-ApprovalState = Literal["waiting", "granted", "rejected", "expired", "withdrawn"]
+ApprovalState = Literal["waiting", "granted", "rejected", "expired", "withdrawn", "voided"]
 REASON_CHARS_MAX = 10_000
 
 

@@ -53,6 +53,14 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Grant:
+    """A person's yes: the text that it covers, and the rule under which it was asked for."""
+
+    binding: str
+    policy_id: UUID | None
+
+
+@dataclass(frozen=True)
 class Decider:
     """Who decides, as the session or the key says; never as the request's body says.
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from django.db import models
-from django.db.models import Q
+from django.db.models import ExpressionWrapper, F, Q
+from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Now
 
 from kernel_project.primitives.ids import new_id
+
+DEADLINE_DAYS_MAX = 365  # a request that waits longer is a mistake; the database refuses it
+DEADLINE_SPAN = timedelta(days=DEADLINE_DAYS_MAX + 1)
+
+
+def _requested(shift: CombinedExpression) -> ExpressionWrapper[Any]:
+    return ExpressionWrapper(shift, output_field=models.DateTimeField())
 
 
 class Answer(models.TextChoices):
@@ -50,7 +61,13 @@ class Policy(models.Model):
 
     class Meta:
         verbose_name_plural = "policies"
-        constraints = [models.UniqueConstraint(fields=["project", "name", "version"], name="policy_version")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name", "version"], name="policy_version"),
+            models.CheckConstraint(
+                condition=Q(deadline_seconds__gte=1, deadline_seconds__lte=DEADLINE_DAYS_MAX * 24 * 3600),
+                name="policy_deadline_is_a_time_to_come",
+            ),
+        ]
         indexes = [
             # read by policy.decide for each proposed call
             models.Index(fields=["project"], name="policy_in_force", condition=Q(retired_at__isnull=True)),
@@ -64,7 +81,8 @@ class Approval(models.Model):
     """One request for a person's decision, bound to exactly one call.
 
     `binding` is the canonical JSON of everything that the decision covers (tool, definition digest, final arguments,
-    agent version), stored once; `binding_hash` is over those bytes. The approved call that runs is the stored one.
+    agent version), stored once; `binding_hash` is over those bytes. The approved call that runs is the stored one. A
+    yes to a call that has changed since is voided, and a new request stands in its place.
     """
 
     class State(models.TextChoices):
@@ -73,11 +91,12 @@ class Approval(models.Model):
         REJECTED = "rejected"
         EXPIRED = "expired"
         WITHDRAWN = "withdrawn"
+        VOIDED = "voided", "voided: the call was no longer the one that was approved"
 
     id = models.UUIDField(primary_key=True, editable=False)
     project = models.CharField(max_length=100)
     run_id = models.UUIDField()
-    operation_id = models.UUIDField(unique=True)
+    operation_id = models.UUIDField()
     agent = models.CharField(max_length=100)
     tool = models.CharField(max_length=255)
     effect = models.CharField(max_length=5)
@@ -103,6 +122,17 @@ class Approval(models.Model):
                 condition=Q(state="waiting", decided_at__isnull=True)
                 | ~Q(state="waiting") & Q(decided_at__isnull=False),
                 name="approval_decided_has_a_time",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    deadline_at__gt=_requested(F("requested_at") - DEADLINE_SPAN),
+                    deadline_at__lt=_requested(F("requested_at") + DEADLINE_SPAN),
+                ),
+                name="approval_deadline_is_near",  # no infinity, no year 9999: such a row could not be read,
+            ),
+            # One call, one request that counts: a voided one stays for the record and decides nothing.
+            models.UniqueConstraint(
+                fields=["operation_id"], condition=~Q(state="voided"), name="approval_one_per_operation"
             ),
         ]
         indexes = [

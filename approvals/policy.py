@@ -10,31 +10,57 @@ from django.db.models.functions import Now
 
 from approvals.contracts import Call, PolicyResult, Rule
 from approvals.models import Policy
+from kernel_project.primitives.errors import Invalid
 
-POLICIES_MAX = 1_000  # rules in force per project that one decision looks at
+POLICIES_MAX = 1_000  # rules in force per project
+CAREFUL = ("deny", "require", "allow")
+Narrowness = tuple[tuple[int, int], ...]  # tool, agent, effect: exactly named or not, and how many letters
 
 
 def decide(call: Call) -> PolicyResult:
-    """The answer of the narrowest matching rule; of equally narrow ones, of the latest."""
+    """The answer of the narrowest matching rule; of equally narrow ones, of the latest.
+
+    Where two rules are narrow in different ways (one names the tool, the other the agent), the more careful answer
+    holds. With more rules than can be looked at, everything is denied.
+    """
     in_force = Policy.objects.filter(project=call.project, retired_at__isnull=True).order_by("-created_at", "-id")
-    matching = [rule for rule in in_force[:POLICIES_MAX] if _matches(rule, call)]
+    rules = list(in_force[: POLICIES_MAX + 1])
+    if len(rules) > POLICIES_MAX:
+        return PolicyResult(answer="deny", policy=f"kernel: more than {POLICIES_MAX} rules")
+    matching = [rule for rule in rules if _matches(rule, call)]
     if not matching:
         return _default(call)
-    return _result(max(matching, key=_narrowness))  # max() keeps the first of equals, which is the latest
+    return _result(min(_narrowest(matching), key=lambda rule: CAREFUL.index(rule.answer)))
 
 
 def _matches(rule: Policy, call: Call) -> bool:
-    return (
-        fnmatchcase(call.agent, rule.agent) and fnmatchcase(call.tool, rule.tool) and rule.effect in ("", call.effect)
-    )
+    return _fits(rule.agent, call.agent) and _fits(rule.tool, call.tool) and rule.effect in ("", call.effect)
 
 
-def _narrowness(rule: Policy) -> tuple[int, int, int]:
-    """How much a rule pins down: exact names before patterns, long patterns before short ones."""
-    patterns = (rule.tool, rule.agent)
-    exact = sum(not set(pattern) & set("*?[") for pattern in patterns)
-    literal = sum(len(pattern.replace("*", "")) for pattern in patterns)
-    return exact, literal, int(bool(rule.effect))
+def _fits(pattern: str, name: str) -> bool:
+    return pattern == name or fnmatchcase(name, pattern)
+
+
+def _narrowest(rules: list[Policy]) -> list[Policy]:
+    """Those that no other rule is narrower than; of several that pin down the same, only the first, the latest."""
+    latest: dict[Narrowness, Policy] = {}
+    for rule in rules:
+        latest.setdefault(_narrowness(rule), rule)
+    return [rule for mine, rule in latest.items() if not any(_narrower(other, mine) for other in latest)]
+
+
+def _narrowness(rule: Policy) -> Narrowness:
+    return _pinned(rule.tool), _pinned(rule.agent), (int(bool(rule.effect)), 0)
+
+
+def _pinned(pattern: str) -> tuple[int, int]:
+    """How much a pattern pins down: exact names before patterns, long patterns before short ones."""
+    return int(not set(pattern) & set("*?[")), sum(letter not in "*?" for letter in pattern)
+
+
+def _narrower(one: Narrowness, other: Narrowness) -> bool:
+    """At least as narrow in each way, and narrower in one."""
+    return one != other and all(mine >= theirs for mine, theirs in zip(one, other, strict=True))
 
 
 def _default(call: Call) -> PolicyResult:
@@ -57,6 +83,9 @@ def _result(rule: Policy) -> PolicyResult:
 @transaction.atomic
 def save(project: str, rule: Rule, by: str) -> tuple[Policy, bool]:
     """Put a rule in force: the version that is there if it says the same, else a new one that retires the old."""
+    others = Policy.objects.filter(project=project, retired_at__isnull=True).exclude(name=rule.name)
+    if others.count() >= POLICIES_MAX:
+        raise Invalid(f"a project may have {POLICIES_MAX} rules in force: retire some first")
     versions = Policy.objects.select_for_update().filter(project=project, name=rule.name).order_by("-version")
     last = versions.first()
     wanted = asdict(rule)

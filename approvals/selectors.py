@@ -8,20 +8,27 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from approvals.contracts import Grant
 from approvals.models import Approval, Expiry
+from kernel_project.primitives.canonical import sha256_hex
 from kernel_project.primitives.errors import NotFound
 
 
-def granted_binding(operation_id: UUID) -> str | None:
-    """The stored text that a person said yes to, or None when there is no yes."""
+def grant(operation_id: UUID) -> Grant | None:
+    """What a person said yes to, or None when there is no yes."""
     granted = Approval.objects.filter(operation_id=operation_id, state=Approval.State.GRANTED)
-    found: str | None = granted.values_list("binding", flat=True).first()
-    return found
+    found = granted.values_list("binding", "binding_hash", "policy_id").first()
+    if found is None:
+        return None
+    text, digest, policy_id = found
+    intact = sha256_hex(text.encode()) == digest
+    return Grant(text if intact else "", policy_id)  # a text that was tampered with covers nothing
 
 
 def standing(operation_ids: Sequence[UUID]) -> dict[UUID, tuple[bool, datetime | None]]:
     """By operation: whether a yes is there, and until when one may come while it is not."""
-    rows = Approval.objects.filter(operation_id__in=operation_ids).values_list("operation_id", "state", "deadline_at")
+    asked = Approval.objects.filter(operation_id__in=operation_ids).exclude(state=Approval.State.VOIDED)
+    rows = asked.values_list("operation_id", "state", "deadline_at")
     return {
         operation_id: (state == Approval.State.GRANTED, deadline if state == Approval.State.WAITING else None)
         for operation_id, state, deadline in rows

@@ -51,46 +51,58 @@ class Refused(Forbidden):
 def request(asked: Request) -> Approval:
     """Put a call before a person, inside the transaction that writes its operation.
 
-    A repeat for the same operation returns the first request.
+    A repeat for the same operation returns the request that stands; after `void` there is none, and a new one is made.
     """
-    approval, created = Approval.objects.get_or_create(
+    others = Approval.objects.filter(operation_id=asked.operation_id)
+    if standing := others.exclude(state=Approval.State.VOIDED).first():
+        return standing
+    number = others.count() + 1
+    approval = Approval.objects.create(
+        id=uuid5(asked.operation_id, "approval" if number == 1 else f"approval/{number}"),
         operation_id=asked.operation_id,
-        defaults={
-            "id": uuid5(asked.operation_id, "approval"),
-            "project": asked.project,
-            "run_id": asked.run_id,
-            "agent": asked.agent,
-            "tool": asked.tool,
-            "effect": asked.effect,
-            "binding": asked.binding,
-            "binding_hash": sha256_hex(asked.binding.encode()),
-            "arguments_hash": asked.arguments_hash,
-            "policy_id": asked.policy.policy_id,
-            "policy_name": asked.policy.policy,
-            "group": asked.policy.group,
-            "four_eyes": asked.policy.four_eyes,
-            "on_expiry": asked.policy.on_expiry,
-            "requested_by": asked.requested_by,
-            "deadline_at": Now() + timedelta(seconds=asked.policy.deadline_seconds),
-        },
+        project=asked.project,
+        run_id=asked.run_id,
+        agent=asked.agent,
+        tool=asked.tool,
+        effect=asked.effect,
+        binding=asked.binding,
+        binding_hash=sha256_hex(asked.binding.encode()),
+        arguments_hash=asked.arguments_hash,
+        policy_id=asked.policy.policy_id,
+        policy_name=asked.policy.policy,
+        group=asked.policy.group,
+        four_eyes=asked.policy.four_eyes,
+        on_expiry=asked.policy.on_expiry,
+        requested_by=asked.requested_by,
+        deadline_at=Now() + timedelta(seconds=asked.policy.deadline_seconds),
     )
-    if created:
-        approval.refresh_from_db()  # the deadline by the database clock
-        outbox.append([_event(approval, "approval.requested", KERNEL, {"deadline_at": _text(approval.deadline_at)})])
+    approval.refresh_from_db()  # the deadline by the database clock
+    told = {"deadline_at": _text(approval.deadline_at), "status": "waiting", "on_expiry": approval.on_expiry}
+    outbox.append([_event(approval, "approval.requested", KERNEL, told)])
     return approval
+
+
+def void(operation_id: UUID) -> bool:
+    """Take a yes back, inside the caller's transaction, because the call is no longer the one that was approved."""
+    granted = Approval.objects.filter(operation_id=operation_id, state=Approval.State.GRANTED)
+    if (approval := granted.select_for_update(no_key=True).first()) is None:
+        return False
+    approval.state = Approval.State.VOIDED
+    approval.save(update_fields=["state"])
+    told = {"status": "voided", "reason": "the call is no longer the one that was approved"}
+    outbox.append([_event(approval, "approval.rejected", KERNEL, told, subject=f"{approval.id}/voided")])
+    return True
 
 
 def decide(approval_id: UUID, project: str, decider: Decider, verdict: Verdict, reason: str = "") -> Approval:
     """Take one person's yes or no. Exactly one outcome, whatever the race.
 
     The same person saying the same again gets the first answer. Raises NotFound for an absent or foreign request,
-    AlreadyDecided, Expired (exactly at the deadline is late) and Refused; each of the last three is recorded.
+    AlreadyDecided, Expired (exactly at the deadline is late) and Refused; each of the last three is recorded, which is
+    why this must be the outermost transaction: inside another one it refuses to run (RuntimeError).
     """
-    if len(reason.encode()) > REASON_BYTES_MAX:
-        raise Invalid(f"the reason is longer than {REASON_BYTES_MAX} bytes")
-    if "\x00" in reason:
-        raise Invalid("the reason holds a NUL character")
-    with transaction.atomic():
+    _check_reason(reason)
+    with transaction.atomic(durable=True):
         approval, at = _lock(approval_id, project)
         refusal = _refusal(approval, at, decider, verdict)
         if refusal is None and approval.state == Approval.State.WAITING:
@@ -102,9 +114,16 @@ def decide(approval_id: UUID, project: str, decider: Decider, verdict: Verdict, 
     return approval  # the same answer, given again
 
 
+def _check_reason(reason: str) -> None:
+    if "\x00" in reason or any("\ud800" <= letter <= "\udfff" for letter in reason):
+        raise Invalid("the reason holds NUL or half a character")
+    if len(reason.encode()) > REASON_BYTES_MAX:
+        raise Invalid(f"the reason is longer than {REASON_BYTES_MAX} bytes")
+
+
 def _lock(approval_id: UUID, project: str) -> tuple[Approval, datetime]:
     """The request and the database's time, taken after the lock was had."""
-    found = Approval.objects.select_for_update().filter(id=approval_id, project=project).first()
+    found = Approval.objects.select_for_update(no_key=True).filter(id=approval_id, project=project).first()
     if found is None:
         raise NotFound("there is no such approval request")
     at: datetime = Approval.objects.filter(id=approval_id).values_list(_clock(), flat=True)[0]
@@ -144,7 +163,7 @@ def _apply(approval: Approval, at: datetime, decider: Decider, verdict: Verdict,
     _record(approval, decider, verdict, reason)
     _move(approval, state, at, decider.name, reason)
     actor = Actor(id=decider.name, type="human")
-    outbox.append([_event(approval, EVENT_TYPES[state], actor, {"via": decider.via})])
+    outbox.append([_event(approval, EVENT_TYPES[state], actor, {"status": state.value, "via": decider.via})])
     return approval
 
 
@@ -156,32 +175,34 @@ def _record(approval: Approval, decider: Decider, verdict: Verdict, reason: str,
 
 
 def expire_due(limit: int = EXPIRE_BATCH_MAX) -> int:
-    """End requests whose deadline has passed; returns how many. Safe beside itself: rows in work are skipped."""
-    with transaction.atomic():
-        due = Approval.objects.filter(state=Approval.State.WAITING, deadline_at__lte=_clock())
-        return _end(due.order_by("id").select_for_update(skip_locked=True)[:limit], Approval.State.EXPIRED, "deadline")
+    """End requests whose deadline has passed; returns how many. Safe beside itself and beside the workflow's timer.
+
+    Each in a transaction of its own: one holds the locks of one run only, so two ticks cannot wait for each other.
+    """
+    due = Approval.objects.filter(state=Approval.State.WAITING, deadline_at__lte=_clock()).order_by("deadline_at")
+    return sum(expire([operation_id]) for operation_id in list(due.values_list("operation_id", flat=True)[:limit]))
 
 
 def expire(operation_ids: Sequence[UUID]) -> int:
-    """End the requests of these operations whose deadline has passed: the workflow's own timer calls this."""
+    """End the requests of these operations, which are of one run, whose deadline has passed; returns how many."""
     with transaction.atomic():
         due = Approval.objects.filter(
             operation_id__in=operation_ids, state=Approval.State.WAITING, deadline_at__lte=_clock()
         )
-        return _end(due.order_by("id").select_for_update(), Approval.State.EXPIRED, "deadline")
+        return _end(due.order_by("id").select_for_update(no_key=True), Approval.State.EXPIRED, "deadline")
 
 
 def withdraw(run_id: UUID, by: str) -> int:
     """Take back all waiting requests of a run, inside the transaction that cancels it."""
     waiting = Approval.objects.filter(run_id=run_id, state=Approval.State.WAITING)
-    return _end(waiting.order_by("id").select_for_update(), Approval.State.WITHDRAWN, by)
+    return _end(waiting.order_by("id").select_for_update(no_key=True), Approval.State.WITHDRAWN, by)
 
 
 def _end(approvals: Iterable[Approval], state: Approval.State, by: str) -> int:
     ended = []
     for approval in approvals:
         _move(approval, state, _clock(), by, "")
-        ended.append(_event(approval, EVENT_TYPES[state], KERNEL, {"status": state.value}))
+        ended.append(_event(approval, EVENT_TYPES[state], KERNEL, {"status": state.value, "by": by}))
     outbox.append(ended)
     return len(ended)
 
@@ -195,12 +216,14 @@ def _move(approval: Approval, state: Approval.State, at: Any, by: str, reason: s
     resolved.send(Approval, approval=approval)
 
 
-def _event(approval: Approval, event_type: str, actor: Actor, more: dict[str, Any]) -> NewEvent:
+def _event(
+    approval: Approval, event_type: str, actor: Actor, more: dict[str, Any], subject: UUID | str = ""
+) -> NewEvent:
     return NewEvent(
         run_id=approval.run_id,
         project=approval.project,
         type=event_type,
-        subject=approval.id,
+        subject=subject or approval.id,
         operation_id=approval.operation_id,
         actor=actor,
         data={

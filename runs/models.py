@@ -299,6 +299,13 @@ class Operation(models.Model):
     arguments_digest = models.CharField(
         max_length=64, help_text="Artifact with the canonical arguments; also their hash."
     )
+    call_digest = models.CharField(
+        max_length=64, blank=True, default="", help_text="Hash of the arguments as the model gave them: finds twins."
+    )
+    unique_key = models.CharField(
+        max_length=64, blank=True, default="", help_text="Hash of the tool's `unique_by` values; empty: it names none."
+    )
+    twin_id = models.UUIDField(null=True, help_text="An earlier operation with the same unique key.")
     actor = models.CharField(max_length=200)
     effect = models.CharField(max_length=5, choices=Effect.choices)
     idempotent_for_seconds = models.PositiveIntegerField(null=True)
@@ -322,6 +329,7 @@ class Operation(models.Model):
     reconciled_by = models.CharField(max_length=200, blank=True, default="")
     reconciled_at = models.DateTimeField(null=True)
     note = models.TextField(blank=True, default="")
+    evidence_digest = models.CharField(max_length=64, blank=True, default="", help_text="Artifact behind the verdict.")
     probe_attempts = models.PositiveIntegerField(default=0)
     next_probe_at = models.DateTimeField(null=True)
     needs_attention = models.BooleanField(default=False)
@@ -329,6 +337,12 @@ class Operation(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["run", "turn", "position"], name="operation_place"),
+            # The repeat guard: the same write is never out twice while the fate of one of them is not known.
+            models.UniqueConstraint(
+                fields=["project", "name", "call_digest"],
+                condition=Q(state__in=("dispatched", "uncertain"), effect="write") & ~Q(call_digest=""),
+                name="operation_no_twin_in_flight",
+            ),
             models.CheckConstraint(
                 condition=~Q(state__in=("dispatched", "succeeded", "tool_error", "failed", "uncertain", "reconciled"))
                 | Q(
@@ -358,13 +372,10 @@ class Operation(models.Model):
             ),
         ]
         indexes = [
-            # read by the uncertain queue, the probes and the repeat guard
+            # read by the uncertain queue and the probes
             models.Index(fields=["settled_at"], name="operation_uncertain", condition=Q(state="uncertain")),
-            models.Index(
-                fields=["project", "arguments_digest"],
-                name="operation_twin",
-                condition=Q(state__in=("dispatched", "uncertain")),
-            ),
+            # read by `unique_by`
+            models.Index(fields=["project", "unique_key"], name="operation_unique_key", condition=~Q(unique_key="")),
         ]
         permissions = [("reconcile_operation", "Can settle uncertain operations")]
 

@@ -12,14 +12,18 @@ from uuid import UUID
 
 import obstore
 from django.conf import settings
+from django.db import connection
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, S3Store
 
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
 from kernel_project.primitives.errors import NotFound
+from kernel_project.primitives.sql import load
 from runs.models import Artifact
 
+HERE = Path(__file__).parent.parent
 INLINE_BYTES_MAX = 8 * 1024  # up to here a row is cheaper than an object, and commits with what refers to it
+MEDIA_TYPE_CHARS_MAX = 100
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024  # adapters cut earlier; this stops a bug, not a tool
 
 
@@ -62,20 +66,19 @@ def stage_json(value: object) -> Staged:
 
 def claim(run_id: UUID, kind: Artifact.Kind, staged: Iterable[Staged]) -> None:
     """Let a run refer to staged bodies, inside the transaction that writes the reference. A repeat changes nothing."""
-    Artifact.objects.bulk_create(
-        [
-            Artifact(
-                digest=one.digest,
-                run_id=run_id,
-                kind=kind,
-                size=len(one.data),
-                media_type=one.media_type,
-                body=one.data if len(one.data) <= INLINE_BYTES_MAX else None,
-            )
-            for one in staged
-        ],
-        ignore_conflicts=True,
-    )
+    claims = list(staged)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            load(HERE, "claim_artifacts"),
+            {
+                "run_id": run_id,
+                "kind": kind.value,
+                "digests": [one.digest for one in claims],
+                "sizes": [len(one.data) for one in claims],
+                "media_types": [one.media_type[:MEDIA_TYPE_CHARS_MAX] for one in claims],
+                "bodies": [one.data if len(one.data) <= INLINE_BYTES_MAX else None for one in claims],
+            },
+        )
 
 
 def read(run_id: UUID, digest: str) -> bytes:
@@ -87,7 +90,7 @@ def read_many(run_id: UUID, digests: Iterable[str]) -> dict[str, bytes]:
     """The bytes of several claims of one run, in one query and one look at the store for each large one."""
     wanted = set(digests)
     rows = Artifact.objects.filter(run_id=run_id, digest__in=wanted).values_list("digest", "body")
-    bodies = {digest: bytes(body) if body is not None else _fetch(digest) for digest, body in rows}
+    bodies = {digest: _checked(bytes(body), digest) if body is not None else _fetch(digest) for digest, body in rows}
     if missing := wanted - bodies.keys():
         raise NotFound(f"run {run_id} has no artifact {min(missing)}")
     return bodies
@@ -98,9 +101,36 @@ def _fetch(digest: str) -> bytes:
         data = bytes(obstore.get(_store(), _path(digest)).bytes())
     except (NotFoundError, FileNotFoundError):
         raise NotFound(f"artifact {digest} is not in the store") from None
+    return _checked(data, digest)
+
+
+def _checked(data: bytes, digest: str) -> bytes:
     if sha256_hex(data) != digest:
         raise Corrupt(f"artifact {digest} does not have the bytes that its name says")
     return data
+
+
+def keep_outcome(operation_id: UUID, attempt: int, data: bytes) -> None:
+    """Keep what an attempt learnt beside the artifacts, while the database cannot take it."""
+    obstore.put(_store(), _outcome_path(operation_id, attempt), data)
+
+
+def kept_outcome(operation_id: UUID, attempt: int) -> bytes | None:
+    """What was kept of an attempt, if anything was and the store answers."""
+    try:
+        return bytes(obstore.get(_store(), _outcome_path(operation_id, attempt)).bytes())
+    except (NotFoundError, FileNotFoundError):
+        return None
+
+
+def drop_outcome(operation_id: UUID, attempt: int) -> None:
+    """Forget what was kept, once the row has it."""
+    with contextlib.suppress(NotFoundError, FileNotFoundError):
+        obstore.delete(_store(), _outcome_path(operation_id, attempt))
+
+
+def _outcome_path(operation_id: UUID, attempt: int) -> str:
+    return f"outcomes/{operation_id}/{attempt}"
 
 
 def _path(digest: str) -> str:

@@ -11,7 +11,6 @@ from approvals.models import Approval
 from approvals.signals import resolved
 from outbox import services as outbox
 from runs.boundary import journal
-from runs.boundary.operations import ERROR_MESSAGE_CHARS_MAX
 from runs.boundary.reconcile import tell
 from runs.models import Operation
 
@@ -28,7 +27,7 @@ def close_operation(approval: Approval, **_: Any) -> None:
     state = STATES.get(Approval.State(approval.state))
     if state is not None:
         moved = Operation.objects.filter(id=approval.operation_id, state=Operation.State.AWAITING_APPROVAL).update(
-            state=state, error_class=state, error_message=approval.reason[:ERROR_MESSAGE_CHARS_MAX], settled_at=Now()
+            state=state, error_class=state, error_message=approval.reason, settled_at=Now()
         )
         assert moved == 1, f"approval {approval.id} and its operation disagree"
         outbox.append([journal.blocked(Operation.objects.get(id=approval.operation_id))])

@@ -9,6 +9,7 @@ Point = Literal[
     "before_sending_mark",
     "after_sending_mark",  # the first byte may leave now
     "after_effect",  # the adapter has its answer, nothing of it is written
+    "before_settle",  # the outcome is known, its transaction has not begun; passed again when the settle is tried again
     "after_settle",  # the outcome is committed, the engine does not know
 ]
-Action = Literal["kill", "raise", "hang"]
+Action = Literal["kill", "raise", "hang", "cut"]  # cut: the server ends this process's database connections

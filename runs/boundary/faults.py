@@ -6,13 +6,18 @@ import os
 import signal
 import time
 from functools import cache
+from pathlib import Path
 from typing import get_args
 
+import psycopg
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
 
+from kernel_project.primitives.sql import load
 from runs.boundary.fault_points import Action, Point
 
+HERE = Path(__file__).parent.parent
 HANG_SECONDS = 3_600.0
 
 
@@ -34,6 +39,14 @@ def _act(action: Action | None) -> None:
             raise Injected("an armed fault point")
         case "hang":
             time.sleep(HANG_SECONDS)
+        case "cut":
+            _cut_the_database()
+
+
+def _cut_the_database() -> None:
+    """End all connections to this database from the server's side, as its restart would."""
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute(load(HERE, "cut_connections"))
 
 
 @cache

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from approvals import policy
 from approvals import services as approvals
-from approvals.contracts import Call, PolicyResult, Request
+from approvals.contracts import PolicyResult
 from kernel_project.primitives import ids
-from kernel_project.primitives.canonical import NotCanonical, canonical_json, parse_json
+from kernel_project.primitives.canonical import NotCanonical, canonical_bytes, sha256_hex
+from kernel_project.primitives.clock import now
 from outbox import services as outbox
-from runs.boundary import artifacts, journal
+from runs.boundary import artifacts, journal, twins
 from runs.boundary.arguments import validate_arguments
+from runs.boundary.binding import binding as binding
+from runs.boundary.binding import question, request
 from runs.models import Artifact, Kind, Operation, Run, Tool
 
 STATE = Operation.State
@@ -22,6 +25,7 @@ CALL_LABEL_CHARS_MAX = 200  # of the provider's id, which is shown and never tru
 NAME_CHARS_MAX = 255
 MESSAGE_CHARS_MAX = 1_000
 PROBLEMS_SHOWN_MAX = 5
+TWIN_ADVICE = "look at what became of it, and do not make this call again"
 STATES = {"allow": STATE.PROPOSED, "deny": STATE.DENIED, "require": STATE.AWAITING_APPROVAL}
 
 
@@ -41,12 +45,13 @@ class Draft:
 
     operation: Operation
     arguments: artifacts.Staged
+    on_twin: str = "refuse"
 
 
 def draft(run: Run, turn: int, calls: Sequence[Wanted]) -> list[Draft]:
     """Make the calls of one turn ready; positions follow the order of the answer. Writes no row."""
     names = run.agent_version.definition["tools"]
-    usable = Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True)
+    usable = Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True).select_related("server")
     tools = {tool.exposed_name: tool for tool in usable} if calls else {}
     return [_draft(run, turn, place, call, tools.get(call.name)) for place, call in enumerate(calls, start=1)]
 
@@ -54,45 +59,51 @@ def draft(run: Run, turn: int, calls: Sequence[Wanted]) -> list[Draft]:
 def propose(run: Run, drafts: Sequence[Draft]) -> None:
     """Write the operations of one turn, inside the transaction that settles the model's answer.
 
-    A call that cannot be made (unknown tool, wrong arguments) is `blocked` with the reason; one that policy denies
-    `denied`; one that needs a person `awaiting_approval`, together with its request.
+    A call that cannot be made (unknown tool, wrong arguments, a twin) is `blocked` with the reason; one that policy
+    denies `denied`; one that needs a person `awaiting_approval`, together with its request.
     """
-    answers = {one.operation.id: _ask_policy(one.operation) for one in drafts}
+    twins.lock_keys({one.operation.unique_key for one in drafts} - {""})
+    for one in drafts:
+        _find_twin(one.operation, drafts)
+    answers = {one.operation.id: _ask_policy(one) for one in drafts}
     artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [one.arguments for one in drafts])
     operations = Operation.objects.bulk_create([one.operation for one in drafts])
     refused = [one for one in operations if one.state in (STATE.BLOCKED, STATE.DENIED)]
     outbox.append([journal.blocked(operation) for operation in refused])
     for one in drafts:
-        if one.operation.state == STATE.AWAITING_APPROVAL:
-            approvals.request(_request(run, one, answers[one.operation.id]))
+        if (answer := answers[one.operation.id]) is not None and answer.answer == "require":
+            approvals.request(request(one.operation, one.arguments.data, answer))
 
 
-def _ask_policy(operation: Operation) -> PolicyResult | None:
+def _find_twin(operation: Operation, drafts: Sequence[Draft]) -> None:
+    if not operation.unique_key:
+        return
+    before = [one.operation for one in drafts if one.operation.position < operation.position]
+    same = [one.id for one in before if one.unique_key == operation.unique_key and one.state != STATE.BLOCKED]
+    operation.twin_id = same[0] if same else twins.earlier(operation)
+
+
+def _ask_policy(one: Draft) -> PolicyResult | None:
+    operation = one.operation
     if operation.state == STATE.BLOCKED:
         return None
-    answer = policy.decide(_question(operation))
+    answer = policy.decide(question(operation))
+    if operation.twin_id and answer.answer == "allow" and one.on_twin == "approve":
+        answer = replace(answer, answer="require")
     operation.policy, operation.policy_answer = answer.policy, answer.answer
     operation.state = STATES[answer.answer]
     if answer.answer == "deny":
-        operation.error_class, operation.error_message = "denied", f"policy {answer.policy} denies this call"
+        _refuse(operation, "denied", f"policy {answer.policy} denies this call")
+    elif operation.twin_id and one.on_twin == "refuse":
+        _refuse(operation, "twin", f"operation {operation.twin_id} was made for the same thing: {TWIN_ADVICE}")
+        operation.state = STATE.BLOCKED
+        return None
     return answer
 
 
-def _request(run: Run, one: Draft, answer: PolicyResult | None) -> Request:
-    assert answer is not None
-    operation = one.operation
-    return Request(
-        project=run.project_id,
-        run_id=run.id,
-        operation_id=operation.id,
-        agent=run.agent_version.agent.name,
-        tool=operation.name,
-        effect=operation.effect,
-        binding=binding(operation, one.arguments.data),
-        arguments_hash=operation.arguments_digest,
-        requested_by=run.started_by,
-        policy=answer,
-    )
+def _refuse(operation: Operation, error_class: str, message: str) -> None:
+    operation.error_class, operation.error_message = error_class, _printable(message, MESSAGE_CHARS_MAX)
+    operation.settled_at = now()
 
 
 def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) -> Draft:
@@ -109,17 +120,24 @@ def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) 
     if tool is None:
         return _unusable(operation, call, "unknown_tool", f"there is no tool {call.name!r} for this agent")
     _describe(operation, tool)
+    try:
+        unique = twins.uniqueness(tool.configuration)
+    except ValueError as error:
+        return _unusable(operation, call, "bad_registration", str(error))
     if call.problem:
         return _unusable(operation, call, "invalid_arguments", call.problem)
     if problems := validate_arguments(tool.input_schema, dict(call.arguments)):
         text = "the arguments do not fit the tool's schema: " + "; ".join(problems[:PROBLEMS_SHOWN_MAX])
         return _unusable(operation, call, "invalid_arguments", text)
     try:
+        operation.call_digest = sha256_hex(canonical_bytes(dict(call.arguments)))
+        operation.unique_key = twins.unique_key(tool.name, unique.unique_by, call.arguments)
         arguments = artifacts.stage_json(_with_key(tool, call.arguments, operation.id))
     except NotCanonical as error:
+        operation.call_digest = operation.unique_key = ""
         return _unusable(operation, call, "invalid_arguments", error.message)
     operation.arguments_digest = arguments.digest
-    return Draft(operation, arguments)
+    return Draft(operation, arguments, unique.on_twin)
 
 
 def _describe(operation: Operation, tool: Tool) -> None:
@@ -139,7 +157,7 @@ def _unusable(operation: Operation, call: Wanted, error_class: str, message: str
     arguments = artifacts.stage(b"{}", "application/json")
     operation.arguments_digest = arguments.digest
     operation.state = STATE.BLOCKED
-    operation.error_class, operation.error_message = error_class, _printable(message, MESSAGE_CHARS_MAX)
+    _refuse(operation, error_class, message)
     return Draft(operation, arguments)
 
 
@@ -151,35 +169,6 @@ def _with_key(tool: Tool, arguments: Mapping[str, Any], operation_id: UUID) -> d
         template = tool.key_template or "{value}\n\nOperation-Id: {operation_id}"
         final[tool.key_argument] = template.replace("{operation_id}", str(operation_id)).replace("{value}", value)
     return final
-
-
-def _question(operation: Operation) -> Call:
-    return Call(
-        project=operation.project_id,
-        agent=operation.actor,
-        tool=operation.name,
-        effect=operation.effect,  # type: ignore[arg-type]
-        has_key=bool(operation.idempotent_for_seconds),
-        has_probe=operation.probes,
-    )
-
-
-def binding(operation: Operation, arguments: bytes | None = None) -> str:
-    """The canonical text of everything that a decision on this call covers."""
-    if arguments is None:
-        arguments = artifacts.read(operation.run_id, operation.arguments_digest)
-    version = operation.run.agent_version
-    return canonical_json(
-        {
-            "agent": version.agent.name,
-            "agent_version": version.digest,
-            "arguments": parse_json(arguments),
-            "definition": operation.definition_digest,
-            "effect": operation.effect,
-            "operation": str(operation.id),
-            "tool": operation.name,
-        }
-    )
 
 
 def _printable(text: str, limit: int) -> str:

@@ -35,29 +35,40 @@ def blocked(operation: Operation) -> NewEvent:
     return _event(operation, "blocked", {**data, "policy_decision": operation.policy_answer})
 
 
-def reconciled(operation: Operation, actor: Actor) -> NewEvent:
-    """The unclear outcome was ended by a probe, a late result or a named person."""
+def superseded(operation: Operation, effect: str, error_class: str) -> NewEvent:
+    """The current attempt got no outcome, and another one follows: it is told as failed, like every attempt."""
+    return _terminal(operation, "failed", {"status": "failed", "effect": effect, "error_class": error_class})
+
+
+def reconciled(operation: Operation, actor: Actor, corrects: bool = False) -> NewEvent:
+    """The unclear outcome was ended by a probe, a late result or a named person; `corrects` an earlier verdict."""
     data: dict[str, Any] = {"effect": operation.verdict, "by": operation.reconciled_by, "note": operation.note}
     if operation.result_digest:
         data["result_ref"] = ref(operation.result_digest)
-    return _other(operation, "operation.reconciled", operation.attempt, data, actor)
+    evidence = (ref(operation.evidence_digest),) if operation.evidence_digest else ()
+    subject = f"{operation.id}/corrected" if corrects else operation.id
+    return _other(operation, "operation.reconciled", data, actor, subject=subject, evidence=evidence)
 
 
 def probed(operation: Operation, verdict: str, number: int) -> NewEvent:
-    """One look at the other side, whatever it found."""
-    return _other(operation, "operation.probed", number, {"verdict": verdict}, KERNEL)
+    """One look at the other side after the current attempt, whatever it found."""
+    subject = f"{operation.id}/{operation.attempt}"
+    return _other(operation, "operation.probed", {"verdict": verdict, "probe": number}, subject=subject, number=number)
 
 
-def late_result(operation: Operation, attempt: int, digest: str) -> NewEvent:
+def late_result(operation: Operation, attempt: int, effect: str, digest: str, error_class: str) -> NewEvent:
     """An attempt finished after its operation had moved on. Kept as evidence; it changes nothing by itself."""
-    return _other(
-        operation, "operation.late_result", attempt, {"late_attempt": attempt, "result_ref": ref(digest)}, KERNEL
-    )
+    data = {"late_attempt": attempt, "effect": effect, "error_class": error_class}
+    if digest:
+        data["result_ref"] = ref(digest)
+    subject = f"{operation.id}/{digest or error_class}"
+    return _other(operation, "operation.late_result", data, subject=subject, number=attempt)
 
 
-def started_id(operation: Operation) -> UUID:
-    """The id of the event that told of the current attempt's dispatch."""
-    return ids.event_id(operation.run_id, operation.id, f"{_family(operation)}.started", operation.attempt)
+def started_id(operation: Operation, attempt: int | None = None) -> UUID:
+    """The id of the event that told of an attempt's dispatch: the current one's, if none is named."""
+    number = operation.attempt if attempt is None else attempt
+    return ids.event_id(operation.run_id, operation.id, f"{_family(operation)}.started", number)
 
 
 def _family(operation: Operation) -> str:
@@ -94,19 +105,30 @@ def _event(operation: Operation, what: str, data: dict[str, Any], parent: UUID |
     )
 
 
-def _other(operation: Operation, event_type: str, number: int, data: dict[str, Any], actor: Actor) -> NewEvent:
-    parent = started_id(operation)
+def _other(
+    operation: Operation,
+    event_type: str,
+    data: dict[str, Any],
+    actor: Actor = KERNEL,
+    *,
+    subject: UUID | str = "",
+    number: int = 0,
+    evidence: tuple[str, ...] = (),
+) -> NewEvent:
+    """An event about an operation's fate; its parent is the `started` event of the attempt that it is about."""
+    parent = started_id(operation, data.get("late_attempt"))
     return NewEvent(
         run_id=operation.run_id,
         project=operation.project_id,
         type=event_type,
-        subject=operation.id,
-        attempt=number,
+        subject=subject or operation.id,
+        attempt=number or operation.attempt,
         operation_id=operation.id,
         parent_event_id=parent,
         caused_by=(parent,),
         parent_frame_id=turn_frame(operation.run_id, operation.turn),
         actor=actor,
+        evidence=evidence,
         data={"tool": operation.name, "attempt": operation.attempt, **data},
     )
 

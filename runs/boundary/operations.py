@@ -1,10 +1,12 @@
 """The side-effect boundary: dispatch (intent, committed), then the effect, then settle (outcome, committed).
 
 No transaction is open while an effect runs. The row decides what may happen, whatever the engine delivers twice.
+Whoever locks more than one row takes them in this order: run, approval, operation, stream.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,24 +14,25 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models.functions import Now
 
-from approvals import selectors as approvals
+from approvals import services as approvals
 from kernel_project.primitives.canonical import parse_json
 from kernel_project.primitives.sql import load
 from outbox import services as outbox
-from runs.boundary import artifacts, faults, journal, workspaces
+from outbox.contracts import NewEvent
+from runs.boundary import artifacts, faults, gate, journal, twins, workspaces
 from runs.boundary.contracts import Dispatch, EffectResult
-from runs.boundary.intents import binding
+from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
 from runs.boundary.results import Packed, pack, visible
 from runs.boundary.threads import in_thread
-from runs.models import Artifact, Kind, Operation
+from runs.models import Artifact, Operation
 
 HERE = Path(__file__).parent.parent
-ATTEMPTS_MAX = 4  # dispatches of one operation, counting the first; then a read fails and a write is uncertain
 ERROR_MESSAGE_CHARS_MAX = 1_000
 PROBE_FIRST_AFTER = timedelta(seconds=5)  # an uncertain operation is looked for this soon, then with back-off
+TWIN_CONSTRAINT = "operation_no_twin_in_flight"
 STATE = Operation.State
 
 Effect = Literal["none", "uncertain", "occurred"]
@@ -52,42 +55,66 @@ class Unclear:
     message: str
 
 
-def dispatch(operation_id: UUID, heartbeat: Callable[..., None]) -> Dispatch | Settled | Unclear:
+@dataclass(frozen=True)
+class Held:
+    """Another operation makes the same call right now: this one may go when that one has its outcome."""
+
+    operation_id: UUID
+    twin: UUID
+
+
+Step = Dispatch | Settled | Unclear | Held
+
+
+def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: bool = False) -> Step:
     """Commit the intent of one more attempt and return the permission to perform it.
 
-    Settled: the operation is not, or no longer, to be performed. Unclear: an earlier delivery dispatched it and left no
-    outcome. Raises whatever the database raises when the intent cannot be committed; nothing has left then.
+    Settled: the operation is not, or no longer, to be performed; a refused call is closed, with its event. Unclear: an
+    earlier delivery dispatched it and left no outcome. Held, for a `patient` caller only: a twin is under way; others
+    see the call refused. Raises what the database raises when the intent cannot be committed; nothing has left then.
     """
-    with transaction.atomic(savepoint=False):
-        operation = _read(operation_id)
-        if operation.state == STATE.DISPATCHED:
-            return _interrupted(operation, heartbeat)
-        if not _may_go(operation):
+    operation = _read(operation_id)
+    arguments = artifacts.read(operation.run_id, operation.arguments_digest)
+    if operation.state == STATE.DISPATCHED:
+        return _interrupted(operation, arguments, heartbeat)
+    match gate.check(operation, arguments):
+        case gate.Go():
+            return _let_go(operation, arguments, heartbeat, patient=patient)
+        case gate.Stop() as stop:
+            return _close(operation, stop)
+        case gate.Ask() as ask:
+            return _ask(operation, ask)
+        case gate.Wait():
             return Settled(operation.id, operation.state)
-        return _begin(operation, heartbeat)
 
 
 def interrupted(operation_id: UUID) -> Unclear | None:
     """The attempt that was dispatched and left no outcome, if there is one."""
     operation = _read(operation_id)
-    return _interrupted(operation, lambda *_: None) if operation.state == STATE.DISPATCHED else None
+    if operation.state != STATE.DISPATCHED:
+        return None
+    return _interrupted(operation, artifacts.read(operation.run_id, operation.arguments_digest), lambda *_: None)
 
 
-def _interrupted(operation: Operation, heartbeat: Callable[..., None]) -> Unclear:
+def _interrupted(operation: Operation, arguments: bytes, heartbeat: Callable[..., None]) -> Unclear:
     message = "the worker was gone before the outcome was written"
-    return Unclear(_permission(operation, heartbeat), "interrupted", message)
+    return Unclear(_permission(operation, arguments, heartbeat), "interrupted", message)
 
 
-def again(unclear: Unclear, heartbeat: Callable[..., None]) -> Dispatch | Settled | Unclear:
+def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "none") -> Step:
     """Dispatch the next attempt of an operation whose unclear attempt may safely be repeated.
 
-    Settled when it moved on meanwhile; the attempts already used are not checked here.
+    The unclear attempt is told as failed, with the `effect` that it is taken to have had. Settled when the operation
+    moved on meanwhile or its run is to stop; the attempts already used are not checked here.
     """
+    operation = _read(unclear.dispatch.operation_id)
+    if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
+        return Settled(operation.id, operation.state)
+    arguments = artifacts.read(operation.run_id, operation.arguments_digest)
+    before = journal.superseded(operation, effect, unclear.error_class)
     with transaction.atomic(savepoint=False):
-        operation = _read(unclear.dispatch.operation_id)
-        if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
-            return Settled(operation.id, operation.state)
-        return _begin(operation, heartbeat)
+        begun = _begin(operation, before)
+    return _permission(operation, arguments, heartbeat) if begun else _as_it_is(operation.id)
 
 
 def _read(operation_id: UUID) -> Operation:
@@ -95,69 +122,67 @@ def _read(operation_id: UUID) -> Operation:
     return Operation.objects.select_related(*related).get(id=operation_id)
 
 
-def _may_go(operation: Operation) -> bool:
-    """Whether the row may be dispatched now. A refused call is closed here, with its event."""
-    if operation.state == STATE.AWAITING_APPROVAL:
-        granted = approvals.granted_binding(operation.id)
-        if granted is None:
-            return False
-        if granted != binding(operation):
-            return not _block(operation, "approval_mismatch", "the call is no longer the one that was approved")
-    elif operation.state == STATE.PROPOSED:
-        assert operation.policy_answer == "allow"
-    elif not (operation.state == STATE.RECONCILED and operation.verdict == Operation.Verdict.NONE):
-        return operation.state == STATE.FAILED and operation.kind == Kind.MODEL
-    if twin := _unresolved_twin(operation):
-        return not _block(operation, "unresolved_twin", f"operation {twin} made the same call and is still unclear")
-    return True
+def _let_go(operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *, patient: bool) -> Step:
+    try:
+        with transaction.atomic(savepoint=False):
+            begun = _begin(operation)
+    except IntegrityError as error:
+        if TWIN_CONSTRAINT not in str(error):
+            raise
+        return _meet_twin(_read(operation.id), patient=patient)
+    return _permission(operation, arguments, heartbeat) if begun else _as_it_is(operation.id)
 
 
-def _unresolved_twin(operation: Operation) -> UUID | None:
-    """The repeat guard: another operation of the project with the same call whose effect is not known yet."""
-    if operation.effect == "read":
-        return None
-    twins = Operation.objects.filter(
-        project_id=operation.project_id,
-        name=operation.name,
-        arguments_digest=operation.arguments_digest,
-        state=STATE.UNCERTAIN,
-    ).exclude(id=operation.id)
-    found: UUID | None = twins.values_list("id", flat=True).first()
-    return found
+def _meet_twin(operation: Operation, *, patient: bool) -> Step:
+    """The repeat guard: the same call of the project is out, or its effect is not known."""
+    twin = twins.unclear(operation)
+    if patient and (twin is None or twin.state == STATE.DISPATCHED):
+        return Held(operation.id, twin.id if twin else operation.id)
+    if twin is None:
+        return _as_it_is(operation.id)
+    fate = "is still unclear" if twin.state == STATE.UNCERTAIN else "has no outcome yet"
+    message = f"operation {twin.id} made the same call and {fate}"
+    return _close(operation, gate.Stop(STATE.BLOCKED, "unresolved_twin", message))
 
 
-def _block(operation: Operation, error_class: str, message: str) -> bool:
-    """Close a call that never left. A reconciled one stays as it is: its own story has ended already."""
-    if operation.state == STATE.RECONCILED:
-        return True
-    moved = _move(operation, STATE.BLOCKED, error_class=error_class, error_message=message, settled_at=Now())
-    if moved:
-        outbox.append([journal.blocked(operation)])
-    return True
+def _close(operation: Operation, stop: gate.Stop) -> Settled:
+    """Write that a call will not leave. One that was reconciled has left before, so it can only be blocked."""
+    state = STATE.BLOCKED if operation.state == STATE.RECONCILED else stop.state
+    cut = visible(stop.message)[:ERROR_MESSAGE_CHARS_MAX]
+    with transaction.atomic(savepoint=False):
+        approvals.void(operation.id)
+        if _move(operation, state, error_class=stop.error_class, error_message=cut, settled_at=Now()):
+            outbox.append([journal.blocked(operation)])
+    return _as_it_is(operation.id)
 
 
-def _begin(operation: Operation, heartbeat: Callable[..., None]) -> Dispatch | Settled:
-    """The counted UPDATE and its event. Zero rows: the run was cancelled or somebody was faster."""
-    timeout = timeout_seconds(operation)
+def _ask(operation: Operation, ask: gate.Ask) -> Settled:
+    """Put the call before a person, in the place of an earlier yes if there was one."""
+    with transaction.atomic(savepoint=False):
+        approvals.void(operation.id)
+        if _move(operation, STATE.AWAITING_APPROVAL, policy=ask.answer.policy, policy_answer=ask.answer.answer):
+            approvals.request(ask.request)
+    return _as_it_is(operation.id)
+
+
+def _begin(operation: Operation, *before: NewEvent) -> bool:
+    """The counted UPDATE and its event. False: the run was cancelled or somebody was faster."""
+    values: dict[str, Any] = {
+        "run_id": operation.run_id,
+        "operation_id": operation.id,
+        "state": operation.state,
+        "attempt": operation.attempt,
+        "timeout_seconds": timeout_seconds(operation),
+    }
     with connection.cursor() as cursor:
-        cursor.execute(
-            load(HERE, "begin_attempt"),
-            {
-                "run_id": operation.run_id,
-                "operation_id": operation.id,
-                "state": operation.state,
-                "attempt": operation.attempt,
-                "timeout_seconds": timeout,
-            },
-        )
+        cursor.execute(load(HERE, "begin_attempt"), values)
         row = cursor.fetchone()
     if row is None:
-        current = Operation.objects.values_list("state", flat=True).get(id=operation.id)
-        return Settled(operation.id, current)
+        return False
     operation.attempt, operation.dispatched_at, operation.first_dispatched_at, operation.deadline_at = row
     operation.state, operation.sending_at = STATE.DISPATCHED, None
-    outbox.append([journal.started(operation)])
-    return _permission(operation, heartbeat)
+    outbox.append([*before, journal.started(operation)])
+    return True
 
 
 def timeout_seconds(operation: Operation) -> float:
@@ -168,13 +193,12 @@ def timeout_seconds(operation: Operation) -> float:
 
 
 def permission_to_probe(operation: Operation) -> Dispatch:
-    """The same call as it was dispatched, for a look at the other side; its `sending` refuses."""
-    return _permission(operation, lambda *_: None)
+    """The same call as it was dispatched, for a look at the other side; its `sending` raises Superseded."""
+    return _permission(operation, artifacts.read(operation.run_id, operation.arguments_digest), lambda *_: None)
 
 
-def _permission(operation: Operation, heartbeat: Callable[..., None]) -> Dispatch:
+def _permission(operation: Operation, arguments: bytes, heartbeat: Callable[..., None]) -> Dispatch:
     assert operation.deadline_at is not None
-    arguments = parse_json(artifacts.read(operation.run_id, operation.arguments_digest))
 
     async def sending() -> None:
         faults.reach("before_sending_mark", operation.name)
@@ -187,7 +211,7 @@ def _permission(operation: Operation, heartbeat: Callable[..., None]) -> Dispatc
         project_id=operation.project_id,
         attempt=operation.attempt,
         tool=operation.name,
-        arguments=arguments,
+        arguments=parse_json(arguments),
         configuration=_configuration(operation),
         timeout_seconds=timeout_seconds(operation),
         deadline_at=operation.deadline_at,
@@ -207,11 +231,12 @@ def _configuration(operation: Operation) -> dict[str, Any]:
         **tool.configuration,
         "remote_name": tool.remote_name,
         "probe": tool.probe,
+        "effect": operation.effect,
         "mark_sending": marks_sending(operation),
     }
     if tool.server is not None:
         known["server"] = {**tool.server.configuration, "name": tool.server.name}
-        known["definition_digest"] = operation.definition_digest
+        known["definition_digest"] = tool.definition_digest
     return known
 
 
@@ -237,82 +262,105 @@ def mark_sending(operation_id: UUID, attempt: int) -> None:
 def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settled:
     """Write the answer of an attempt: the effect happened, or the tool itself says that it failed.
 
-    A stale attempt changes nothing, is kept as evidence, and ends an uncertain operation as occurred.
+    A stale attempt changes nothing, is kept as evidence, and ends an uncertain operation.
     """
     packed = pack(result)
-    with transaction.atomic():
-        operation = Operation.objects.select_related("run").get(id=given.operation_id)
-        artifacts.claim(operation.run_id, Artifact.Kind.RESULT, packed.bodies)
-        outcome = {"result_digest": packed.record.digest, "result_invalid": packed.invalid, "settled_at": Now()}
-        if result.is_error:
-            outcome |= {"error_class": "tool_error"}
-        state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
-        if not _settle(operation, given, state, **outcome):
-            return _late(operation, given, packed)
-        if result.is_error:
-            effect: Effect = "none" if operation.effect == "read" else error_effect(operation)
-            outbox.append([journal.failed(operation, effect, **facts)])
-        else:
-            outbox.append([journal.completed(operation, **facts)])
+    state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
+    error_class = "tool_error" if result.is_error else ""
+    effect = error_effect(given) if result.is_error else "occurred"
+    with transaction.atomic(savepoint=False):
+        operation = _settle(
+            given,
+            state,
+            error_class=error_class,
+            result_digest=packed.record.digest,
+            result_invalid=packed.invalid,
+        )
+        artifacts.claim(given.run_id, Artifact.Kind.RESULT, packed.bodies)
+        if operation is None:
+            return _late(given, effect, packed, error_class)
+        terminal = journal.failed(operation, effect, **facts) if result.is_error else None
+        outbox.append([terminal or journal.completed(operation, **facts)])
     return Settled(operation.id, state)
 
 
 def settle_model_answer(given: Dispatch, kept: artifacts.Staged, facts: dict[str, Any]) -> Settled:
     """Write the answer of a model call; `facts` are provider, latency and usage. Joins the caller's transaction."""
     with transaction.atomic(savepoint=False):
-        operation = Operation.objects.get(id=given.operation_id)
+        operation = _settle(given, STATE.SUCCEEDED, result_digest=kept.digest, usage=facts["usage"])
+        if operation is None:
+            return _as_it_is(given.operation_id)
         artifacts.claim(operation.run_id, Artifact.Kind.RESULT, [kept])
-        outcome = {"result_digest": kept.digest, "usage": facts["usage"], "settled_at": Now()}
-        if _settle(operation, given, STATE.SUCCEEDED, **outcome):
-            outbox.append([journal.completed(operation, **facts)])
-        return Settled(operation.id, operation.state)
+        outbox.append([journal.completed(operation, **facts)])
+    return Settled(operation.id, operation.state)
 
 
-def error_effect(operation: Operation) -> Effect:
-    """What an error answer of a write says about its effect: the server's word, unless the registry knows better."""
-    tool = operation.tool
-    return "occurred" if tool is not None and tool.configuration.get("error_effect") == "occurred" else "none"
+def error_effect(given: Dispatch) -> Effect:
+    """What an error answer says about the effect of its call (docs/decisions/0003).
+
+    A read has none. Of a write the server's word "error" counts as none, unless the registry knows better of this tool.
+    """
+    declared = given.configuration.get("error_effect", "none")
+    if given.configuration.get("effect") == "read" or declared not in ("occurred", "uncertain"):
+        return "none"
+    return "occurred" if declared == "occurred" else "uncertain"
 
 
-def settle_failure(given: Dispatch, error_class: str, message: str, **facts: Any) -> Settled:
-    """Write that an attempt provably had no effect; `facts` are further columns of the row, such as `usage`."""
-    with transaction.atomic():
-        operation = Operation.objects.get(id=given.operation_id)
-        cut = visible(message)[:ERROR_MESSAGE_CHARS_MAX]
-        outcome = {"error_class": error_class, "error_message": cut, "settled_at": Now(), **facts}
-        if _settle(operation, given, STATE.FAILED, **outcome):
-            outbox.append([journal.failed(operation, "none")])
-        return Settled(operation.id, operation.state)
+def settle_failure(given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None) -> Settled:
+    """Write that an attempt is taken to have had no effect. A stale attempt changes nothing."""
+    with transaction.atomic(savepoint=False):
+        operation = _settle(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
+        if operation is None:
+            return _as_it_is(given.operation_id)
+        outbox.append([journal.failed(operation, "none")])
+    return Settled(operation.id, operation.state)
+
+
+def settle_not_done(given: Dispatch, error_class: str, message: str) -> Settled:
+    """Write that an attempt provably had no effect; of a stale attempt too this is evidence, and may end it."""
+    settled = settle_failure(given, error_class, message)
+    if settled.state == STATE.FAILED:
+        return settled
+    with transaction.atomic(savepoint=False):
+        return _late(given, "none", None, error_class)
 
 
 def settle_uncertain(unclear: Unclear) -> Settled:
     """Write that an attempt may or may not have had its effect. From here only a probe, a late result or a named
     person goes on."""
-    given = unclear.dispatch
-    with transaction.atomic():
-        operation = Operation.objects.get(id=given.operation_id)
-        outcome: dict[str, Any] = {
-            "error_class": unclear.error_class,
-            "error_message": visible(unclear.message)[:ERROR_MESSAGE_CHARS_MAX],
-            "settled_at": Now(),
-            "next_probe_at": Now() + PROBE_FIRST_AFTER if operation.probes else None,
-            "needs_attention": not operation.probes,
-        }
-        if _settle(operation, given, STATE.UNCERTAIN, **outcome):
-            outbox.append([journal.failed(operation, "uncertain")])
-        return Settled(operation.id, operation.state)
+    with transaction.atomic(savepoint=False):
+        operation = _settle(
+            unclear.dispatch, STATE.UNCERTAIN, error_class=unclear.error_class, error_message=unclear.message
+        )
+        if operation is None:
+            return _as_it_is(unclear.dispatch.operation_id)
+        outbox.append([journal.failed(operation, "uncertain")])
+    return Settled(operation.id, operation.state)
 
 
-def _settle(operation: Operation, given: Dispatch, state: Operation.State, **values: Any) -> bool:
-    """Compare-and-set on (dispatched, this attempt)."""
-    moved = Operation.objects.filter(id=operation.id, state=STATE.DISPATCHED, attempt=given.attempt).update(
-        state=state, **values
-    )
-    if moved == 1:
-        operation.state = state
-        for name in ("result_digest", "error_class"):
-            setattr(operation, name, values.get(name, ""))
-    return moved == 1
+def _settle(
+    given: Dispatch,
+    state: Operation.State,
+    *,
+    result_digest: str = "",
+    result_invalid: str = "",
+    error_class: str = "",
+    error_message: str = "",
+    usage: dict[str, Any] | None = None,
+) -> Operation | None:
+    """Compare-and-set on (dispatched, this attempt); the row as it is then, or None if the attempt is stale."""
+    values = {
+        "operation_id": given.operation_id,
+        "attempt": given.attempt,
+        "state": state.value,
+        "result_digest": result_digest,
+        "result_invalid": result_invalid,
+        "error_class": error_class,
+        "error_message": visible(error_message)[:ERROR_MESSAGE_CHARS_MAX],
+        "usage": None if usage is None else json.dumps(usage),
+        "probe_after": PROBE_FIRST_AFTER,
+    }
+    return next(iter(Operation.objects.raw(load(HERE, "settle"), values)), None)
 
 
 def _move(operation: Operation, state: Operation.State, **values: Any) -> bool:
@@ -326,10 +374,18 @@ def _move(operation: Operation, state: Operation.State, **values: Any) -> bool:
     return moved == 1
 
 
-def _late(operation: Operation, given: Dispatch, packed: Packed) -> Settled:
+def _late(given: Dispatch, effect: Effect, packed: Packed | None, error_class: str) -> Settled:
+    """A stale attempt learnt its outcome after all."""
     from runs.boundary import reconcile
 
-    outbox.append([journal.late_result(operation, given.attempt, packed.record.digest)])
-    if operation.state == STATE.UNCERTAIN and operation.attempt == given.attempt:
-        reconcile.by_late_result(operation, packed.record.digest)
-    return Settled(operation.id, operation.state)
+    operation = Operation.objects.select_for_update(no_key=True).get(id=given.operation_id)
+    digest = packed.record.digest if packed else ""
+    if operation.attempt == given.attempt and (operation.result_digest, operation.error_class) == (digest, error_class):
+        return Settled(operation.id, operation.state)  # our own settle, whose commit nobody heard of
+    outbox.append([journal.late_result(operation, given.attempt, effect, digest, error_class)])
+    reconcile.by_late_result(operation, given.attempt, effect, digest)
+    return _as_it_is(operation.id)
+
+
+def _as_it_is(operation_id: UUID) -> Settled:
+    return Settled(operation_id, Operation.objects.values_list("state", flat=True).get(id=operation_id))

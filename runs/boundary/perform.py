@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
-from kernel_project.primitives.clock import now
-from runs.boundary import faults, operations
+from django.db.models import DateTimeField, Func
+
+from runs.boundary import faults, operations, outcomes
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.effects import adapter
+from runs.boundary.gate import ATTEMPTS_MAX
 from runs.boundary.mcp_sessions import close_sessions
-from runs.boundary.operations import ATTEMPTS_MAX, Settled, Superseded, Unclear
-from runs.boundary.threads import in_thread, to_the_end
+from runs.boundary.operations import STATE, Effect, Held, Settled, Step, Superseded, Unclear
+from runs.boundary.outcomes import Outcome
+from runs.boundary.threads import in_thread, to_the_end, uninterrupted
 from runs.models import Operation
 
 logger = logging.getLogger(__name__)
 
 ROUNDS_MAX = 2 * ATTEMPTS_MAX + 2  # steps of one delivery; each round dispatches, probes or ends
 TIMEOUT_GRACE_SECONDS = 2.0  # an adapter's own time-out is better informed than ours, so it goes first
+STOP_SECONDS_MAX = 5.0  # that an adapter has for ending after it was told to; then it is left running, and watched
+LATE_WATCHED_MAX = 1_000  # calls left running whose late finish is taken up as evidence
 PROBE_TIMEOUT_SECONDS = 30.0
 ABSENT_AFTER_SECONDS = 60.0  # after its deadline, a call that a probe does not find will not happen any more
+AGAIN_PAUSES_SECONDS = (0.1, 0.5, 2.0)  # before the second, third and fourth attempt of a call that failed under way
+HELD_SECONDS_MAX = 20.0  # how long a call waits for a twin that is under way; then it is refused
+HELD_POLL_SECONDS = 0.25
 
-Step = Dispatch | Settled | Unclear
-Performer = Callable[[Dispatch], Any]
+_late: set[asyncio.Task[None]] = set()
+
+
+class AdapterCancelled(Exception):
+    """The adapter's own doing ended the call as if it had been cancelled; nobody had cancelled it."""
 
 
 async def perform(
@@ -38,7 +49,7 @@ async def perform(
     is cancelled. A call that is cancelled under way gets its outcome at once, unless `leaves_it` says that it was this
     process that must stop, not the call: then the row stays dispatched, and the next delivery applies the table.
     """
-    step: Step = await in_thread(operations.dispatch, operation_id, heartbeat)
+    step = await _dispatched(operation_id, heartbeat)
     for _ in range(ROUNDS_MAX):
         match step:
             case Settled():
@@ -47,17 +58,29 @@ async def perform(
                 step = await carry_out(step, leaves_it)
             case Unclear():
                 step = await resolve(step, heartbeat)
+            case Held():
+                return await in_thread(_as_it_is, operation_id)
     raise AssertionError(f"operation {operation_id} did not end in {ROUNDS_MAX} rounds")
+
+
+async def _dispatched(operation_id: UUID, heartbeat: Callable[..., None]) -> Step:
+    """Dispatch, after a twin that is under way has ended; when that takes too long, the call is refused."""
+    for _ in range(int(HELD_SECONDS_MAX / HELD_POLL_SECONDS)):
+        step = await in_thread(operations.dispatch, operation_id, heartbeat, patient=True)
+        if not isinstance(step, Held):
+            return step
+        heartbeat()
+        await asyncio.sleep(HELD_POLL_SECONDS)
+    return await in_thread(operations.dispatch, operation_id, heartbeat)
 
 
 async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: False) -> Settled | Unclear:
     """One effect and its outcome. An unclear outcome is returned, not written: the table may still clear it up."""
     faults.reach("after_intent", given.tool)
     try:
-        limit = given.timeout_seconds + TIMEOUT_GRACE_SECONDS
-        result: EffectResult = await asyncio.wait_for(adapter(given.kind).perform(given), limit)
+        result = await _answer(given)
     except (NotSent, Refused) as error:
-        return await to_the_end(operations.settle_failure, given, _name(error), str(error))
+        return await outcomes.settle(given, Outcome(error_class=_name(error), message=str(error)))
     except Superseded:
         return await in_thread(_as_it_is, given.operation_id)
     except asyncio.CancelledError:
@@ -69,94 +92,203 @@ async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: Fal
         logger.info("operation %s attempt %s is unclear: %s", given.operation_id, given.attempt, _name(error))
         return Unclear(given, _name(error), str(error))
     faults.reach("after_effect", given.tool)
-    settled = await to_the_end(operations.settle_answer, given, result)
+    if result.is_error and operations.error_effect(given) == "uncertain":
+        return Unclear(given, "tool_error", result.text)
+    settled = await outcomes.settle(given, Outcome(result=result))
     faults.reach("after_settle", given.tool)
     return settled
+
+
+async def _answer(given: Dispatch) -> EffectResult:
+    """The adapter's answer, within the time limit and a grace.
+
+    Raises CancelledError only when our caller was cancelled and the call has ended without an answer or goes on without
+    us; one that answered all the same is settled before. A call that goes on is watched for its late finish.
+    """
+    task: asyncio.Task[EffectResult] = asyncio.create_task(adapter(given.kind).perform(given))
+    try:
+        await asyncio.wait({task}, timeout=given.timeout_seconds + TIMEOUT_GRACE_SECONDS)
+    except asyncio.CancelledError:
+        await uninterrupted(asyncio.ensure_future(_stop(task, given)))
+        if _has_answer(task):
+            await outcomes.settle(given, Outcome(result=task.result()))
+        raise
+    if not task.done():
+        await _stop(task, given)
+        if not _has_answer(task):
+            raise TimeoutError(f"no answer within {given.timeout_seconds:g} s")
+    if task.cancelled():
+        raise AdapterCancelled("the connection to the tool broke down")
+    return task.result()
+
+
+def _has_answer(task: asyncio.Task[EffectResult]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+async def _stop(task: asyncio.Task[EffectResult], given: Dispatch) -> None:
+    """Tell the call to end, and wait for that a little while."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=STOP_SECONDS_MAX)
+    if not task.done() and len(_late) < LATE_WATCHED_MAX:
+        watcher = asyncio.create_task(_take_up(task, given))
+        _late.add(watcher)
+        watcher.add_done_callback(_late.discard)
+
+
+async def _take_up(task: asyncio.Task[EffectResult], given: Dispatch) -> None:
+    """Keep the finish of a call that nobody waits for any more: it is evidence for an unclear operation (C59)."""
+    await asyncio.wait({task})
+    try:
+        outcome = Outcome(result=task.result())
+    except (NotSent, Refused) as error:
+        outcome = Outcome(error_class=_name(error), message=str(error))
+    except (Exception, asyncio.CancelledError) as error:
+        logger.info("operation %s attempt %s ended late: %s", given.operation_id, given.attempt, _name(error))
+        return
+    await outcomes.settle(given, outcome)
 
 
 async def give_up(operation_id: UUID) -> None:
     """Give an outcome to an operation that is still dispatched while its run ends, without another attempt."""
     step = await in_thread(operations.interrupted, operation_id)
-    if step is None:
+    if step is None or await _settled_from_kept(step):
         return
-    operation = await in_thread(_row, operation_id)
-    if operation.probes and (answer := await probe(step.dispatch)).verdict == ProbeVerdict.ONE:
-        found = answer.result or EffectResult(text=answer.detail or "found by the probe")
-        await to_the_end(operations.settle_answer, step.dispatch, found, found_by="probe")
+    facts = await in_thread(_facts, operation_id)
+    if facts.operation.probes and (answer := await probe(step.dispatch)).verdict == ProbeVerdict.ONE:
+        await outcomes.settle(step.dispatch, Outcome(result=found(answer), found_by="probe"))
     else:
         await to_the_end(_settle_cancelled, step)
 
 
 async def resolve(unclear: Unclear, heartbeat: Callable[..., None]) -> Step:
     """The redelivery table: what follows an attempt whose outcome is unclear."""
-    operation = await in_thread(_row, unclear.dispatch.operation_id)
-    if _repeatable(operation):
-        if operation.attempt < ATTEMPTS_MAX:
-            return await in_thread(operations.again, unclear, heartbeat)
-        if operation.effect == "read":
-            return await in_thread(operations.settle_failure, unclear.dispatch, unclear.error_class, unclear.message)
-    elif operation.probes:
-        answer = await probe(unclear.dispatch)
+    given = unclear.dispatch
+    if unclear.error_class == "interrupted" and (settled := await _settled_from_kept(unclear)):
+        return settled
+    facts = await in_thread(_facts, given.operation_id)
+    operation, attempts_left = facts.operation, facts.operation.attempt < ATTEMPTS_MAX
+    if (operation.state, operation.attempt) != (STATE.DISPATCHED, given.attempt):
+        return Settled(operation.id, operation.state)
+    if operation.effect == "read" or facts.unsent:
+        if attempts_left:
+            return await _again(unclear, heartbeat, "none")
+        return await in_thread(operations.settle_failure, given, unclear.error_class, unclear.message)
+    if facts.key_is_alive and attempts_left:
+        return await _again(unclear, heartbeat, "uncertain")
+    if operation.probes and not facts.key_is_alive:
+        answer = await probe(given)
         if answer.verdict == ProbeVerdict.ONE:
-            found = answer.result or EffectResult(text=answer.detail or "found by the probe")
-            return await to_the_end(operations.settle_answer, unclear.dispatch, found, found_by="probe")
-        if answer.verdict == ProbeVerdict.ABSENT and absent_counts(operation) and operation.attempt < ATTEMPTS_MAX:
-            return await in_thread(operations.again, unclear, heartbeat)
+            return await outcomes.settle(given, Outcome(result=found(answer), found_by="probe"))
+        if answer.verdict == ProbeVerdict.ABSENT and facts.absent_counts and attempts_left:
+            return await _again(unclear, heartbeat, "none")
     return await to_the_end(operations.settle_uncertain, unclear)
 
 
-def _repeatable(operation: Operation) -> bool:
-    """Reads; writes that the other side recognises; and writes that provably never left."""
-    if operation.effect == "read":
-        return True
-    if operation.idempotent_for_seconds:
-        assert operation.first_dispatched_at is not None
-        alive_until = operation.first_dispatched_at + timedelta(seconds=operation.idempotent_for_seconds)
-        return now() < alive_until
-    return operations.marks_sending(operation) and operation.sending_at is None
+async def _settled_from_kept(unclear: Unclear) -> Settled | None:
+    """An earlier delivery learnt the outcome while the database was away: it is no longer unclear."""
+    outcome = await asyncio.to_thread(outcomes.kept, unclear.dispatch)
+    if outcome is None:
+        return None
+    settled = await outcomes.settle(unclear.dispatch, outcome)
+    await asyncio.to_thread(outcomes.drop, unclear.dispatch)
+    return settled
+
+
+async def _again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect) -> Step:
+    if unclear.error_class != "interrupted":
+        await asyncio.sleep(AGAIN_PAUSES_SECONDS[min(unclear.dispatch.attempt, len(AGAIN_PAUSES_SECONDS)) - 1])
+    return await in_thread(operations.again, unclear, heartbeat, effect)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the row says of an unclear attempt, judged by the database's clock."""
+
+    operation: Operation
+    at: datetime
+
+    @property
+    def unsent(self) -> bool:
+        """Whether it provably never left: its adapter had to say so first, and did not."""
+        return operations.marks_sending(self.operation) and self.operation.sending_at is None
+
+    @property
+    def key_is_alive(self) -> bool:
+        """Whether the other side would still recognise a repeat."""
+        kept_for = self.operation.idempotent_for_seconds
+        if not kept_for:
+            return False
+        assert self.operation.first_dispatched_at is not None
+        return self.at < self.operation.first_dispatched_at + timedelta(seconds=kept_for)
+
+    @property
+    def absent_counts(self) -> bool:
+        """Whether "not found" may be believed: the attempt's deadline and the other side's lag are over."""
+        assert self.operation.deadline_at is not None
+        tool = self.operation.tool
+        lag = float(tool.configuration.get("absent_after_seconds", ABSENT_AFTER_SECONDS)) if tool else 0.0
+        return self.at >= self.operation.deadline_at + timedelta(seconds=lag)
+
+
+def _facts(operation_id: UUID) -> Facts:
+    clock = Func(function="clock_timestamp", output_field=DateTimeField())
+    row = Operation.objects.select_related("tool").annotate(clock=clock).get(id=operation_id)
+    return Facts(row, row.clock)
 
 
 async def probe(given: Dispatch) -> ProbeAnswer:
     """Ask the other side; a probe that fails could not tell."""
     try:
-        answer: ProbeAnswer = await asyncio.wait_for(adapter(given.kind).probe(given), PROBE_TIMEOUT_SECONDS)
+        task: asyncio.Task[ProbeAnswer] = asyncio.create_task(adapter(given.kind).probe(given))
+        return await asyncio.wait_for(asyncio.shield(task), PROBE_TIMEOUT_SECONDS)
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            task.cancel()
+            raise
+        return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail="the connection broke down")
     except Exception as error:
+        task.cancel()
         return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail=_name(error))
-    return answer
 
 
-async def probe_alone(given: Dispatch) -> ProbeAnswer:
-    """A probe in an event loop of its own, which leaves no session behind."""
+def found(answer: ProbeAnswer) -> EffectResult:
+    """What an effect that a probe found is taken to have answered."""
+    return answer.result or EffectResult(text=answer.detail or "found by the probe")
+
+
+async def probe_alone(operation_ids: Sequence[UUID]) -> list[tuple[ProbeAnswer, bool]]:
+    """Probes in an event loop of their own, which leave no session behind; and whether the ABSENT of each counts."""
     try:
-        return await probe(given)
+        return await asyncio.gather(*(_probe_one(operation_id) for operation_id in operation_ids))
     finally:
         await close_sessions()
 
 
-def absent_counts(operation: Operation, at: datetime | None = None) -> bool:
-    """Whether "not found" may be believed: the attempt's deadline and the time that the other side may lag are over."""
-    assert operation.deadline_at is not None
-    lag = ABSENT_AFTER_SECONDS
-    if operation.tool is not None:
-        lag = float(operation.tool.configuration.get("absent_after_seconds", lag))
-    return (at or now()) >= operation.deadline_at + timedelta(seconds=lag)
+async def _probe_one(operation_id: UUID) -> tuple[ProbeAnswer, bool]:
+    try:
+        answer = await probe(await in_thread(_permission_to_probe, operation_id))
+        return answer, (await in_thread(_facts, operation_id)).absent_counts
+    except Exception as error:
+        logger.exception("operation %s cannot be looked for", operation_id)
+        return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail=_name(error)), False
+
+
+def _permission_to_probe(operation_id: UUID) -> Dispatch:
+    related = ("run__agent_version", "tool__server")
+    return operations.permission_to_probe(Operation.objects.select_related(*related).get(id=operation_id))
 
 
 def _settle_cancelled(unclear: Unclear) -> Settled:
     """A cancelled read had no effect; of a cancelled write nobody knows, unless it provably never left."""
-    operation = _row(unclear.dispatch.operation_id)
-    unsent = operations.marks_sending(operation) and operation.sending_at is None
-    if operation.effect == "read" or unsent:
+    facts = _facts(unclear.dispatch.operation_id)
+    if facts.operation.effect == "read" or facts.unsent:
         return operations.settle_failure(unclear.dispatch, unclear.error_class, unclear.message)
     return operations.settle_uncertain(unclear)
 
 
-def _row(operation_id: UUID) -> Operation:
-    return Operation.objects.select_related("tool").get(id=operation_id)
-
-
 def _as_it_is(operation_id: UUID) -> Settled:
-    return Settled(operation_id, _row(operation_id).state)
+    return Settled(operation_id, Operation.objects.values_list("state", flat=True).get(id=operation_id))
 
 
 def _name(error: BaseException) -> str:

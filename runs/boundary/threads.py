@@ -21,28 +21,32 @@ _pool = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database")
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Await blocking database work. A cancelled caller stops waiting; the work itself runs to its end."""
-    call = partial(_with_clean_connection, partial(work, *args, **kwargs))
+    call = partial(with_clean_connection, partial(work, *args, **kwargs))
     return await asyncio.get_running_loop().run_in_executor(_pool, contextvars.copy_context().run, call)
 
 
 async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Like in_thread, but a cancellation is raised only after the work is done: for outcomes that must be written."""
-    task = asyncio.ensure_future(in_thread(work, *args, **kwargs))
+    return await uninterrupted(asyncio.ensure_future(in_thread(work, *args, **kwargs)))
+
+
+async def uninterrupted(task: asyncio.Future[T]) -> T:
+    """Await the task to its end. A cancellation of the caller does not reach it and is raised after it."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait({task})
         except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
             cancelled = error
     if cancelled is not None:
-        task.exception()  # the cancellation is what the caller hears; do not warn of an error never fetched
+        if not task.cancelled():
+            task.exception()  # the cancellation is what the caller hears; do not warn of an error never fetched
         raise cancelled
     return task.result()
 
 
-def _with_clean_connection(work: Callable[[], T]) -> T:
+def with_clean_connection(work: Callable[[], T]) -> T:
+    """Do the work on a connection that is healthy when it begins, and leave none behind on this thread."""
     close_old_connections()
     try:
         return work()

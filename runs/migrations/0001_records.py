@@ -169,6 +169,9 @@ class Migration(migrations.Migration):
                 ('call_label', models.CharField(blank=True, default='', help_text="The provider's id, a label only.", max_length=200)),
                 ('definition_digest', models.CharField(blank=True, default='', max_length=64)),
                 ('arguments_digest', models.CharField(help_text='Artifact with the canonical arguments; also their hash.', max_length=64)),
+                ('call_digest', models.CharField(blank=True, default='', help_text='Hash of the arguments as the model gave them: finds twins.', max_length=64)),
+                ('unique_key', models.CharField(blank=True, default='', help_text="Hash of the tool's `unique_by` values; empty: it names none.", max_length=64)),
+                ('twin_id', models.UUIDField(help_text='An earlier operation with the same unique key.', null=True)),
                 ('actor', models.CharField(max_length=200)),
                 ('effect', models.CharField(choices=[('read', 'Read'), ('write', 'Write')], max_length=5)),
                 ('idempotent_for_seconds', models.PositiveIntegerField(null=True)),
@@ -192,6 +195,7 @@ class Migration(migrations.Migration):
                 ('reconciled_by', models.CharField(blank=True, default='', max_length=200)),
                 ('reconciled_at', models.DateTimeField(null=True)),
                 ('note', models.TextField(blank=True, default='')),
+                ('evidence_digest', models.CharField(blank=True, default='', help_text='Artifact behind the verdict.', max_length=64)),
                 ('probe_attempts', models.PositiveIntegerField(default=0)),
                 ('next_probe_at', models.DateTimeField(null=True)),
                 ('needs_attention', models.BooleanField(default=False)),
@@ -261,7 +265,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='operation',
-            index=models.Index(condition=models.Q(('state__in', ('dispatched', 'uncertain'))), fields=['project', 'arguments_digest'], name='operation_twin'),
+            index=models.Index(condition=models.Q(('unique_key', ''), _negated=True), fields=['project', 'unique_key'], name='operation_unique_key'),
+        ),
+        migrations.AddConstraint(
+            model_name='operation',
+            constraint=models.UniqueConstraint(condition=models.Q(('effect', 'write'), ('state__in', ('dispatched', 'uncertain')), models.Q(('call_digest', ''), _negated=True)), fields=('project', 'name', 'call_digest'), name='operation_no_twin_in_flight'),
         ),
         migrations.AddConstraint(
             model_name='operation',

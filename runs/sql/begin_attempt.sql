@@ -9,8 +9,9 @@ UPDATE runs_operation o
 SET state = 'dispatched', attempt = o.attempt + 1, dispatched_at = now.at, sending_at = NULL, settled_at = NULL,
     first_dispatched_at = coalesce(o.first_dispatched_at, now.at),
     deadline_at = now.at + make_interval(secs => %(timeout_seconds)s),
-    error_class = '', error_message = '', needs_attention = false, next_probe_at = NULL,
-    verdict = '', reconciled_by = '', reconciled_at = NULL
+    result_digest = '', result_invalid = '', error_class = '', error_message = '',
+    verdict = '', reconciled_by = '', reconciled_at = NULL, note = '', evidence_digest = '',
+    probe_attempts = 0, next_probe_at = NULL, needs_attention = false
 FROM live, (SELECT clock_timestamp() AS at) now
 WHERE o.run_id = live.id AND o.id = %(operation_id)s AND o.state = %(state)s AND o.attempt = %(attempt)s
 RETURNING o.attempt, o.dispatched_at, o.first_dispatched_at, o.deadline_at

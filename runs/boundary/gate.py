@@ -1,0 +1,110 @@
+"""Whether a call may leave now: asked at each dispatch, because rules, tools and servers change. Writes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from approvals import policy
+from approvals import selectors as approvals
+from approvals.contracts import Grant, PolicyResult, Request
+from kernel_project.primitives.canonical import parse_json
+from outbox.contracts import KERNEL
+from runs.boundary import binding
+from runs.boundary.arguments import validate_arguments
+from runs.models import Kind, Operation
+
+STATE = Operation.State
+ATTEMPTS_MAX = 4  # dispatches of one operation, counting the first, that the kernel makes on its own account
+
+
+@dataclass(frozen=True)
+class Stop:
+    """It must not leave: where its row goes, and why."""
+
+    state: Operation.State
+    error_class: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A person must be asked first; an earlier yes covers another call than this one."""
+
+    request: Request
+    answer: PolicyResult
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do here now: a person has not decided, or the operation is past this."""
+
+
+@dataclass(frozen=True)
+class Go:
+    """It may leave."""
+
+
+def check(operation: Operation, arguments: bytes) -> Go | Stop | Ask | Wait:
+    """What is to be done with an operation that somebody wants dispatched; `arguments` are its stored bytes."""
+    if operation.kind == Kind.MODEL:
+        return Go() if operation.state in (STATE.PROPOSED, STATE.FAILED) else Wait()
+    if not _may_start(operation):
+        return Wait()
+    if stopped := _spent(operation) or _switched_off(operation):
+        return stopped
+    answer = policy.decide(binding.question(operation))
+    if answer.answer == "deny":
+        return Stop(STATE.DENIED, "denied", f"policy {answer.policy} denies this call")
+    return _consent(operation, arguments, answer)
+
+
+def _may_start(operation: Operation) -> bool:
+    if operation.state == STATE.RECONCILED:
+        return operation.verdict == Operation.Verdict.NONE
+    return operation.state in (STATE.PROPOSED, STATE.AWAITING_APPROVAL)
+
+
+def _spent(operation: Operation) -> Stop | None:
+    """The kernel's own verdicts let a call go again only so often; a named person may let it go once more."""
+    if operation.attempt < ATTEMPTS_MAX or operation.reconciled_by != KERNEL.id:
+        return None
+    return Stop(STATE.BLOCKED, "attempts_spent", f"it was tried {operation.attempt} times and had no effect")
+
+
+def _switched_off(operation: Operation) -> Stop | None:
+    tool = operation.tool
+    assert tool is not None
+    if tool.enabled and (tool.server is None or tool.server.enabled):
+        return None
+    return Stop(STATE.BLOCKED, "tool_disabled", "this tool was switched off")
+
+
+def _consent(operation: Operation, arguments: bytes, answer: PolicyResult) -> Go | Stop | Ask | Wait:
+    """Policy allows it, or a person said yes to exactly this."""
+    assert operation.tool is not None
+    if operation.state == STATE.PROPOSED or operation.policy_answer == "allow":
+        if answer.answer == "require":
+            return _ask(operation, arguments, answer)
+        if operation.definition_digest != operation.tool.definition_digest:
+            return Stop(STATE.BLOCKED, "definition_changed", "the tool was registered anew since this call was made")
+        return Go()
+    grant = approvals.grant(operation.id)
+    if grant is None:
+        return Wait()
+    if grant.binding == binding.binding(operation, arguments) and _same_rule(grant, answer):
+        return Go()
+    return _ask(operation, arguments, answer)
+
+
+def _same_rule(grant: Grant, answer: PolicyResult) -> bool:
+    """A rule that only became milder does not take back what was granted under a stricter one."""
+    return answer.answer == "allow" or grant.policy_id == answer.policy_id
+
+
+def _ask(operation: Operation, arguments: bytes, answer: PolicyResult) -> Stop | Ask:
+    assert operation.tool is not None
+    if operation.state == STATE.RECONCILED:
+        return Stop(STATE.BLOCKED, "approval_mismatch", "the call is no longer the one that was approved")
+    if problems := validate_arguments(operation.tool.input_schema, parse_json(arguments)):
+        return Stop(STATE.BLOCKED, "invalid_arguments", f"the tool was registered anew: {problems[0]}")
+    return Ask(binding.request(operation, arguments, answer), answer)
