@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kernel_project.devstack.process import Server
+
+if TYPE_CHECKING:
+    from tests.kernel import Carrier
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +36,12 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
         assert isinstance(connection, DatabaseWrapper)
         connection.close()
         connection.close_pool()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def carrier(temporal_server: Server, django_db_setup: None) -> Iterator[Carrier]:
+    """A worker that carries out the runs of a whole module."""
+    from tests.kernel import Carrier
+
+    with Carrier() as running:
+        yield running

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import yaml
 from django.conf import settings
 
-from kernel_project.primitives.canonical import canonical_json, sha256_hex
+from approvals import policy
+from approvals import services as approvals
+from approvals.contracts import Decider, Rule
+from approvals.models import Approval
+from kernel_project.primitives.canonical import canonical_json, parse_json, sha256_hex
+from outbox.models import Event
+from runs.boundary import artifacts
 from runs.boundary.contracts import Dispatch
 from runs.boundary.effects import python
 from runs.contracts import AgentDefinition
 from runs.models import Agent, AgentVersion, Operation, Project, Run, Tool
+from tests.waiting import until_sync
 
 TEXT_SCHEMA = {
     "type": "object",
@@ -74,7 +84,7 @@ def make_agent(
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / f"{uuid.uuid4().hex}.yaml"
     script.write_text(yaml.safe_dump({"turns": list(turns)}))
-    definition = AgentDefinition(model=f"scripted:{script.name}", tools=tuple(tools), **more).canonical()
+    definition = AgentDefinition(**{"model": f"scripted:{script.name}", "tools": tuple(tools)} | more).canonical()
     agent = Agent.objects.create(project=project, name=f"agent-{uuid.uuid4().hex[:8]}")
     digest = sha256_hex(canonical_json(definition).encode())
     return AgentVersion.objects.create(agent=agent, version=1, definition=definition, digest=digest, created_by="test")
@@ -110,6 +120,100 @@ async def worker() -> AsyncIterator[None]:
 
     async with make_worker(await connect(), settings.TEMPORAL_TASK_QUEUE):
         yield
+
+
+class Carrier:
+    """A worker in a thread of its own, so that tests stay plain functions; one serves a whole module."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="worker", daemon=True)
+
+    async def _work(self) -> None:
+        from runs.loop.temporal import connect
+        from runs.loop.worker import make_worker
+
+        stop = asyncio.Event()
+        try:
+            async with make_worker(await connect(), settings.TEMPORAL_TASK_QUEUE, **self._options):
+                self._started.set_result((asyncio.get_running_loop(), stop))
+                await stop.wait()
+        except BaseException as error:
+            if not self._started.done():
+                self._started.set_exception(error)
+            raise
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.result(timeout=30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop, stop = self._started.result()
+        loop.call_soon_threadsafe(stop.set)
+        self._thread.join(timeout=60)
+        assert not self._thread.is_alive(), "the worker did not stop"
+
+
+def begin(
+    turns: Sequence[dict[str, Any]], tools: Sequence[str] = (), *, project: Project, text: str = "go", **more: Any
+) -> Run:
+    """Start a run of a new agent with this script."""
+    version = make_agent(project, turns, tools, **more)
+    return begin_again(version, text)
+
+
+def begin_again(version: AgentVersion, text: str = "go", key: str = "") -> Run:
+    """Start one more run of an agent."""
+    from runs.loop import starts
+
+    agent = version.agent
+    asked = starts.StartRequest(project=agent.project_id, agent=agent.name, input=text, owner="tester", key=key)
+    return starts.start(asked).run
+
+
+def read(run: Run) -> Run:
+    return Run.objects.get(id=run.id)
+
+
+def ended(run: Run, seconds: float = 60) -> Run:
+    """The run at its end; fails with what it is doing if that does not come."""
+    until_sync(lambda: read(run).state in Run.ENDED, seconds, lambda: f"{read(run).__dict__} {states(run)}")
+    return read(run)
+
+
+def waits(run: Run, *wanted: str, seconds: float = 60) -> list[Operation]:
+    """The run's calls, once they stand in these states."""
+    until_sync(lambda: [state for _, state in states(run)] == list(wanted), seconds, lambda: states(run))
+    return tool_calls(run)
+
+
+def tool_calls(run: Run) -> list[Operation]:
+    return list(Operation.objects.filter(run=run, position__gte=1).order_by("turn", "position"))
+
+
+def said(run: Run) -> str:
+    """The last thing that the model said."""
+    answer = parse_json(artifacts.read(run.id, read(run).result_digest))
+    return str(answer["text"])
+
+
+def told(run: Run) -> list[str]:
+    """The types of the run's events, in order."""
+    return list(Event.objects.filter(run_id=run.id).order_by("sequence").values_list("type", flat=True))
+
+
+def decide(operation: Operation, verdict: Literal["approve", "reject"], reason: str = "", by: str = "ann") -> Approval:
+    """A person's decision on the request of a call."""
+    approval = Approval.objects.get(operation_id=operation.id)
+    decider = Decider(name=by, groups=frozenset(), via="api")
+    return approvals.decide(approval.id, operation.project_id, decider, verdict, reason)
+
+
+def rule(project: Project, tool: str, answer: Literal["allow", "deny", "require"] = "require", **more: Any) -> None:
+    """Put a policy for one tool in force."""
+    policy.save(project.slug, Rule(name=f"rule for {tool}", answer=answer, tool=tool, **more), by="test")
 
 
 def states(run: Run) -> list[tuple[str, str]]:

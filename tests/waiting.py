@@ -23,9 +23,9 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
         await asyncio.sleep(POLL_SECONDS)
 
 
-def until_sync(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """The same for code that is not async."""
+def until_sync(condition: Callable[[], bool], seconds: float = 30, seen: Callable[[], object] = lambda: "") -> None:
+    """The same for code that is not async; `seen` says what there was instead."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, f"it did not happen in time: {seen()}"
         time.sleep(POLL_SECONDS)

@@ -35,12 +35,13 @@ def look(run_id: UUID, operation_ids: Sequence[UUID]) -> Seen:
     with transaction.atomic():
         # the news is read before the rows: what comes in between is news again
         hear(run_id)
-        cancel = Run.objects.values_list("cancel_requested_at", flat=True).get(id=run_id)
-        return Seen(tickets=tickets(run_id, operation_ids) if operation_ids else (), cancel_requested=cancel is not None)
+        run = Run.objects.only("cancel_requested_at").get(id=run_id)
+        found = tickets(run_id, operation_ids) if operation_ids else ()
+    return Seen(tickets=found, cancel_requested=run.cancel_requested_at is not None)
 
 
 def _cancel_if_declared(run_id: UUID, operation_ids: Sequence[UUID]) -> None:
-    """A request that expired under a policy by which the run is cancelled then: whoever ended it may have died since."""
+    """Requests that expired under a policy that cancels the run then: whoever ended them may have died since."""
     for policy in requests.cancelling(operation_ids).values():
         project = Run.objects.values_list("project_id", flat=True).get(id=run_id)
         cancel_expired(run_id, project, policy)
@@ -48,10 +49,9 @@ def _cancel_if_declared(run_id: UUID, operation_ids: Sequence[UUID]) -> None:
 
 def cancel_expired(run_id: UUID, project: str, policy: str) -> None:
     """Cancel a run because nobody decided in time, as its policy declares. A run that has ended stays as it is."""
+    actor = Actor(id=f"policy {policy}", type="system")
     with contextlib.suppress(Conflict):
-        endings.request_cancel(
-            run_id, project, by=Actor(id=f"policy {policy}", type="system"), reason="nobody decided before the deadline"
-        )
+        endings.request_cancel(run_id, project, by=actor, reason="nobody decided before the deadline")
 
 
 def overdue_news(limit: int = WAKE_BATCH_MAX) -> list[tuple[UUID, bool]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernel_project.primitives.canonical import parse_json
@@ -30,16 +30,22 @@ TEXTS = {
     ),
     "occurred": "The effect of this call did occur; that was found out afterwards.",
     "none": "The effect of this call did not occur; that was found out afterwards.",
+    "proposed": "Not executed yet.",
+    "awaiting_approval": "Not executed yet: it waits for a person's decision.",
     "unknown": "It could not be found out whether this call had its effect. Do not repeat it without asking a person.",
 }
 
 
 def messages(run: Run, before_turn: int, limit: str = "") -> list[Message]:
     """What the model is to read before `before_turn`: the input, then each turn's answer and results."""
-    operations = Operation.objects.filter(run=run, turn__lt=before_turn).order_by("turn", "position")
-    rows = list(operations)
+    rows = list(Operation.objects.filter(run=run, turn__lt=before_turn).order_by("turn", "position"))
     bodies = artifacts.read_many(run.id, {run.input_digest, *(row.result_digest for row in rows if row.result_digest)})
-    told: list[Message] = [UserMessage(text=bodies[run.input_digest].decode())]
+    return compose(bodies[run.input_digest].decode(), rows, bodies, limit)
+
+
+def compose(asked: str, rows: Sequence[Operation], bodies: Mapping[str, bytes], limit: str = "") -> list[Message]:
+    """The same from rows that are at hand, in the order of turn and position; `bodies` by digest."""
+    told: list[Message] = [UserMessage(text=asked)]
     for turn in _turns(rows):
         told += _turn(turn, bodies)
     if limit:
@@ -58,7 +64,7 @@ def _turns(rows: Sequence[Operation]) -> Iterator[list[Operation]]:
         yield turn
 
 
-def _turn(operations: Sequence[Operation], bodies: dict[str, bytes]) -> list[Message]:
+def _turn(operations: Sequence[Operation], bodies: Mapping[str, bytes]) -> list[Message]:
     model, *calls = operations
     if not model.result_digest:
         return []  # the model call failed: there was no answer
@@ -98,4 +104,6 @@ def result_text(operation: Operation, body: bytes) -> tuple[str, bool]:
         where = f"\n[the whole result is kept as {record['full']}]" if record.get("full") else ""
         return record["text"] + where, bool(record["is_error"])
     message = operation.error_message or operation.note
-    return TEXTS[state].format(message=message, error_class=operation.error_class), True
+    return TEXTS["uncertain" if state == "dispatched" else state].format(
+        message=message, error_class=operation.error_class
+    ), True

@@ -23,7 +23,7 @@ def wake_after_commit(run_id: UUID, cancel: bool = False, **_: Any) -> None:
 
 @receiver(resolved)
 def cancel_after_expiry(approval: Approval, **_: Any) -> None:
-    """Where policy says so, a request that nobody decided ends its run. If this is lost, the workflow's look does it."""
+    """Where policy says so, a request that nobody decided ends its run. Is this lost, the workflow's look does it."""
     if approval.state == Approval.State.EXPIRED and approval.on_expiry == Expiry.CANCEL_RUN:
         cancel = partial(sweeps.cancel_expired, approval.run_id, approval.project, approval.policy_name)
         transaction.on_commit(cancel, robust=True)

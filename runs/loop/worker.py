@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from temporalio.client import Client
@@ -23,24 +24,23 @@ logger = logging.getLogger(__name__)
 
 DRAIN = timedelta(seconds=20)  # activities that are under way at a stop have this long
 ACTIVITIES_MAX = 100  # at once
+HEARTBEAT_THROTTLE = timedelta(seconds=2)  # a cancel comes back with a heartbeat: by default only every 8 s
 CONNECT_TRIES_MAX = 150
 CONNECT_DELAY_SECONDS = 2.0  # between tries: five minutes in all, then the process ends and is started again
 
 
-def make_worker(client: Client, task_queue: str) -> Worker:
-    """A worker as production runs it; tests make theirs here too."""
+def make_worker(client: Client, task_queue: str, **options: Any) -> Worker:
+    """A worker as production runs it; tests and benches make theirs here too, with `options` of their own."""
     python.load(settings.KERNEL_TOOL_MODULES)
-    return Worker(
-        client,
-        task_queue=task_queue,
-        workflows=[AgentRun],
-        activities=ACTIVITIES,
-        workflow_runner=SandboxedWorkflowRunner(
+    usual: dict[str, Any] = {
+        "workflow_runner": SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("runs", "pydantic", "pydantic_core")
         ),
-        graceful_shutdown_timeout=DRAIN,
-        max_concurrent_activities=ACTIVITIES_MAX,
-    )
+        "graceful_shutdown_timeout": DRAIN,
+        "max_concurrent_activities": ACTIVITIES_MAX,
+        "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+    }
+    return Worker(client, task_queue=task_queue, workflows=[AgentRun], activities=ACTIVITIES, **usual | options)
 
 
 async def work() -> None:
