@@ -266,6 +266,9 @@ class Pending(models.Model):
     key = _text(blank=True)
     state = models.TextField(choices=State.choices)
     reason = models.TextField(blank=True)
+    circle = models.BigIntegerField(
+        null=True, help_text="Events that wait for each other are released together; the same number for all of them."
+    )
     received_at = models.DateTimeField()
 
     class Meta:
@@ -274,8 +277,12 @@ class Pending(models.Model):
             models.Index(fields=["generation", "state", "position"], name="temporality_pending_state"),
             models.Index(fields=["generation", "project", "kind", "key"], name="temporality_pending_subject"),
             models.Index(fields=["generation", "project", "run"], name="temporality_pending_run"),
-            # is this parent applied, and who waits in a circle?
+            # is this parent applied?
             models.Index(fields=["generation", "source_id", "event_id"], name="temporality_pending_key"),
+            # the members of a circle
+            models.Index(
+                fields=["generation", "circle"], name="temporality_pending_circle", condition=Q(circle__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which edges of a graph lie on a circle: those inside of a strongly connected component. Pure."""
+"""Which nodes of a graph lie on circles: its strongly connected components of more than one node. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import TypeVar
 Node = TypeVar("Node", bound=Hashable)
 
 
-def edges_on_circles(edges: Iterable[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
-    """The edges whose two ends can reach each other (Kosaraju's algorithm, without recursion)."""
-    edges = list(edges)
+def circles(edges: Iterable[tuple[Node, Node]]) -> list[set[Node]]:
+    """The sets of nodes that can reach each other (Kosaraju's algorithm, without recursion)."""
     forward: dict[Node, list[Node]] = {}
     backward: dict[Node, list[Node]] = {}
     for child, parent in edges:
         forward.setdefault(child, []).append(parent)
         backward.setdefault(parent, []).append(child)
-    component: dict[Node, Node] = {}
+    seen: set[Node] = set()
+    found = []
     for root in reversed(_finished(forward)):
+        component: set[Node] = set()
         todo = [root]
         while todo:
             node = todo.pop()
-            if node not in component:
-                component[node] = root
+            if node not in seen:
+                seen.add(node)
+                component.add(node)
                 todo += backward.get(node, [])
-    return [(child, parent) for child, parent in edges if component.get(child) == component.get(parent)]
+        if len(component) > 1:
+            found.append(component)
+    return found
 
 
 def _finished(forward: Mapping[Node, Sequence[Node]]) -> list[Node]:

@@ -18,7 +18,7 @@ import psycopg
 from temporality import catalogue
 from temporality.columns import array, flags, json_texts, numbers
 from temporality.envelope import MALFORMED
-from temporality.projection.circles import edges_on_circles
+from temporality.projection.circles import circles
 from temporality.projection.folds import Change, Fact, Registers, Subject, changes_of, merge, status_of, subject_of
 from temporality.sql import statement
 
@@ -341,11 +341,12 @@ def _break_circles(connection: Connection, generation: int, parents: set[tuple[s
     keys = {"source_id": array(key[0] for key in parents), "event_id": array(key[1] for key in parents)}
     parameters = {"generation": generation, "limit": CIRCLE_NODES_MAX, **keys}
     among: list[tuple[int, int]] = connection.execute(statement("project_ancestors"), parameters).fetchall()
-    found = edges_on_circles(among)
-    if found:
-        ends = {"child": numbers([child for child, _ in found]), "parent": numbers([parent for _, parent in found])}
-        connection.execute(statement("project_circle"), {"generation": generation, **ends})
-        release(connection, generation, {child for child, _ in found})
+    members = [(position, min(circle)) for circle in circles(among) for position in circle]
+    if members:
+        position, circle = zip(*members, strict=True)
+        columns = {"position": numbers(position), "circle": numbers(circle)}
+        connection.execute(statement("project_circle"), {"generation": generation, **columns})
+        release(connection, generation, position)
 
 
 def _judge_quarantine(connection: Connection, generation: int) -> None:

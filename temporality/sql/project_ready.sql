@@ -10,6 +10,7 @@ WITH RECURSIVE down AS (
       JOIN temporality_edge e ON e.generation = %(generation)s AND e.source_id = down.source_id
        AND e.parent_event_id = down.event_id AND e.state = 'unapplied'
       JOIN temporality_pending p ON p.generation = %(generation)s AND p.position = e.position AND p.state = 'blocked'
+       AND p.circle IS NULL
 ), bounded AS (SELECT position FROM down LIMIT %(limit)s)
 SELECT e.position, e.source_id, e.event_id, e.project, e.run, e.type, e.subject_id, e.actor_id, e.sequence, e.parents,
        e.received_at, e.content,
