@@ -1,0 +1,83 @@
+"""R3. The committed event catalogue is what the code says, and within a major version it only grows."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temporality.catalogue import TYPES
+from temporality.catalogue_documents import breaking_changes, documents
+from temporality.envelope import decode_batch, read_event
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "events"
+
+
+@pytest.mark.parametrize("name", sorted(documents()))
+def test_the_committed_document_allows_only_additions(name: str) -> None:
+    """After an addition: `manage.py event_catalogue`, and commit docs/events."""
+    committed = json.loads((FOLDER / name).read_text())
+    current = json.loads(documents()[name])
+    assert breaking_changes(committed, current) == []
+    assert committed == current, "run manage.py event_catalogue"
+
+
+def test_no_document_is_lost() -> None:
+    assert {path.name for path in FOLDER.glob("*.json")} <= set(documents())
+
+
+def changed(schema: dict[str, Any], *path: str, **members: Any) -> dict[str, Any]:
+    copied = copy.deepcopy(schema)
+    place = copied
+    for name in path:
+        place = place[name]
+    place.update(members)
+    return copied
+
+
+OLD = {
+    "type": "object",
+    "required": ["a"],
+    "properties": {"a": {"type": "string", "maxLength": 9}, "b": {"enum": ["x", "y"]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("new", "sentence"),
+    [
+        (changed(OLD, required=["a", "b"]), "$.b is required now"),
+        (changed(OLD, properties={"b": OLD["properties"]["b"]}), "$.a is gone"),  # type: ignore[index]
+        (changed(OLD, "properties", "a", type="integer"), "$.a: type is narrower than it was"),
+        (changed(OLD, "properties", "b", enum=["x"]), "$.b: enum is narrower than it was"),
+        (changed(OLD, "properties", "a", maxLength=5), "$.a: maxLength is narrower than it was"),
+    ],
+)
+def test_a_breaking_change_is_found(new: dict[str, Any], sentence: str) -> None:
+    assert sentence in breaking_changes(OLD, new)
+
+
+@pytest.mark.parametrize(
+    "new", [changed(OLD, "properties", c={"type": "integer"}), changed(OLD, "properties", "b", enum=["x", "y", "z"])]
+)
+def test_an_addition_is_no_breaking_change(new: dict[str, Any]) -> None:
+    assert breaking_changes(OLD, new) == []
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+def test_unknown_members_of_data_survive(kind: str) -> None:
+    extra = {"of_tomorrow": {"n": [1, None, 10**30]}}
+    data = {
+        "operation_id": "o", "effect": "none", "knowledge_id": "k", "proposition": "p", "reason": "r", "target_id": "t",
+        "relation": "supports", "scope_kind": "organization",
+    }  # fmt: skip
+    sent = {
+        "schema": "temporality.event/1", "event_id": "e", "occurred_at": "2025-03-01T10:00:00Z", "type": kind,
+        "source": {"id": "s", "integration": "i"}, "context": {"project": "p"}, "data": data | extra,
+        "evidence": [{"ref": "x"}],
+    }  # fmt: skip
+    stored = read_event(decode_batch(json.dumps({"events": [sent]}).encode())[0])
+    assert stored.quarantine == ""
+    assert json.loads(stored.content)["data"] == data | extra
