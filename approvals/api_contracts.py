@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernel_project.web.fields import WireTime
+from kernel_project.web.fields import Text, WireTime
 from kernel_project.web.pages import PageQuery
 
 ApprovalState = Literal["waiting", "granted", "rejected", "expired", "withdrawn", "voided"]
@@ -25,7 +25,7 @@ class Decide(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     verdict: Literal["approve", "reject"]
-    reason: str = Field(default="", max_length=REASON_CHARS_MAX, examples=["The amount is what we agreed on."])
+    reason: Text = Field(default="", max_length=REASON_CHARS_MAX, examples=["The amount is what we agreed on."])
 
 
 class DecisionItem(BaseModel):

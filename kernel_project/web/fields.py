@@ -6,13 +6,14 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from kernel_project.primitives.clock import wire_time
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 INTEGER_MAX = 2**63 - 1
+NO_NUL_PATTERN = r"^[^\u0000]*$"
 
 
 def _moment(text: Any) -> datetime:
@@ -42,8 +43,8 @@ def _no_nul(text: str) -> str:
 QueryTime = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 # A whole number in a query: digits only, none of the other spellings that Python would take.
 QueryInteger = Annotated[int, BeforeValidator(_integer)]
-# Text in a query, path or header. Bodies are checked as a whole.
-QueryText = Annotated[str, AfterValidator(_no_nul)]
+# Text of a request. PostgreSQL holds no NUL; the document says so, too.
+Text = Annotated[str, AfterValidator(_no_nul), Field(json_schema_extra={"pattern": NO_NUL_PATTERN})]
 # A time in an answer.
 WireTime = Annotated[
     datetime,

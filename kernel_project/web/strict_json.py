@@ -10,6 +10,7 @@ from kernel_project.web.problems import NotReadable, mistake, not_readable
 
 DEPTH_MAX = 32  # levels of nesting in a request; our own bodies need three
 INTEGER_DIGITS_MAX = 100  # an integer of more digits is hostile; no number of ours has more than 19
+EXACT_BELOW = 2.0**53  # from here on floats skip integers
 
 
 class Flaw:
@@ -55,9 +56,12 @@ def _constant(name: str) -> Flaw:
     return Flaw(f"{name} is not JSON")
 
 
-def _float(text: str) -> float | Flaw:
+def _float(text: str) -> float | int | Flaw:
+    """For JSON, and for JSON Schema, 3.0 and 3 are one number: here it is an integer as far as that is exact."""
     number = float(text)
-    return number if math.isfinite(number) else Flaw("the number is too large")
+    if not math.isfinite(number):
+        return Flaw("the number is too large")
+    return int(number) if number.is_integer() and abs(number) < EXACT_BELOW else number
 
 
 def _integer(text: str) -> int | Flaw:

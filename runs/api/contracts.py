@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernel_project.web.fields import INTEGER_MAX, QueryInteger, QueryText, QueryTime, WireTime
+from kernel_project.web.fields import INTEGER_MAX, QueryInteger, QueryTime, Text, WireTime
 from kernel_project.web.pages import PageQuery
 
 RunState = Literal["running", "cancelling", "completed", "failed", "cancelled"]
@@ -39,33 +39,41 @@ class Answer(BaseModel):
 class StartRun(Request):
     """Start a run of an agent. Without `version` the newest one is taken."""
 
-    agent: str = Field(min_length=1, max_length=NAME_CHARS_MAX, examples=["reporter"])
-    input: str = Field(max_length=INPUT_CHARS_MAX, examples=["Summarise what changed this week."])
+    agent: Text = Field(min_length=1, max_length=NAME_CHARS_MAX, examples=["reporter"])
+    input: Text = Field(max_length=INPUT_CHARS_MAX, examples=["Summarise what changed this week."])
     version: int | None = Field(default=None, ge=1, le=VERSION_MAX)
     workspace: str = Field(
-        default="", max_length=NAME_CHARS_MAX, description="Name of a prepared folder; empty: the run gets its own."
+        default="",
+        max_length=NAME_CHARS_MAX,
+        pattern=r"^([a-z0-9][a-z0-9-]*)?$",
+        description="Name of a prepared folder; empty: the run gets its own.",
     )
 
 
 class CancelRun(Request):
     """Ask a run to stop."""
 
-    reason: str = Field(default="", max_length=REASON_CHARS_MAX)
+    reason: Text = Field(default="", max_length=REASON_CHARS_MAX)
 
 
 class Reconcile(Request):
     """A person's verdict on an uncertain operation, and how it was reached."""
 
     verdict: Literal["occurred", "none", "unknown"]
-    note: str = Field(min_length=1, max_length=NOTE_CHARS_MAX, examples=["Order 17 is in the shop's list."])
-    result: str = Field(
+    note: str = Field(
+        min_length=1,
+        max_length=NOTE_CHARS_MAX,
+        pattern=r"^[^\x00]*[^\s\x00][^\x00]*$",
+        examples=["Order 17 is in the shop's list."],
+    )
+    result: Text = Field(
         default="", max_length=RESULT_CHARS_MAX, description="What the model is told, if the effect occurred."
     )
 
 
 class RunQuery(PageQuery):
     state: RunState | None = None
-    agent: QueryText | None = Field(default=None, max_length=NAME_CHARS_MAX)
+    agent: Text | None = Field(default=None, max_length=NAME_CHARS_MAX)
     started_after: QueryTime | None = Field(default=None, description="Started then or later.")
     started_before: QueryTime | None = Field(default=None, description="Started before then.")
 

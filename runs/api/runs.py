@@ -10,7 +10,7 @@ from ninja import Header, Query, Router, Status
 
 from kernel_project.web import pages
 from kernel_project.web.callers import Caller, Needs, caller_of
-from kernel_project.web.fields import QueryText
+from kernel_project.web.fields import Text
 from kernel_project.web.pages import Page
 from outbox.contracts import Actor
 from runs import selectors
@@ -31,7 +31,7 @@ from runs.loop.starts import KEY_CHARS_MAX, StartRequest
 
 router = Router(tags=["runs"])
 Key = Annotated[
-    QueryText | None,
+    Text | None,
     Header(
         alias="Idempotency-Key",
         min_length=1,

@@ -39,7 +39,8 @@ def api(scene) -> Api:
         ('{"agent": "a", "in\\u0000put": "x"}', "$"),
         ('{"agent": "a", "input": "\\ud800"}', "$.input"),
         ('{"agent": "a", "input": "x", "version": "1"}', "$.version"),
-        ('{"agent": "a", "input": "x", "version": 1.0}', "$.version"),
+        ('{"agent": "a", "input": "x", "version": 1.5}', "$.version"),
+        ('{"agent": "a", "input": "x", "version": 9007199254740993.0}', "$.version"),
         ('{"agent": "a", "input": "x", "version": true}', "$.version"),
         ('{"agent": "a", "input": "x", "version": 0}', "$.version"),
         ('{"agent": "a", "input": 7}', "$.input"),
@@ -61,6 +62,12 @@ def test_the_path_of_the_mistake_is_named(api, text, path):
     assert is_problem(answer, 422, "invalid_request")
     assert [(error["in"], error["path"]) for error in answer.data["errors"]] == [("body", path)]
     assert Run.objects.count() == 1
+
+
+@pytest.mark.usefixtures("temporal_server")
+def test_an_integer_is_one_however_it_is_spelt(api, scene):
+    text = f'{{"agent": "{scene.version.agent.name}", "input": "go", "version": %s}}'
+    assert [api.send("POST", "/runs", text % number).status_code for number in ("1.0", "10e-1", "1")] == [202] * 3
 
 
 @pytest.mark.parametrize(
