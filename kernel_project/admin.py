@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
     Base = ModelAdmin[Any]
     PaginatorBase = Paginator[Any]
+    from django.contrib.admin.views.main import ChangeList as UnfoldChangeList
 else:
     from unfold.admin import ModelAdmin as Base
+    from unfold.views import ChangeList as UnfoldChangeList
 
     PaginatorBase = Paginator
 
@@ -44,6 +46,7 @@ ROWS_PER_PAGE = 50
 ACTION_OBJECTS_MAX = 100  # objects that one action on a list may touch
 WINDOW_ROWS = 50_000  # the latest rows, which filters without an index of their own look through
 CELL_CHARS_MAX = 120
+SENTENCE_CHARS_MAX = 300
 
 
 class BoundedPaginator(PaginatorBase):
@@ -59,6 +62,14 @@ class BoundedPaginator(PaginatorBase):
 
 def _filtered(rows: QuerySet[Any]) -> bool:
     return bool(rows.query.where.children)
+
+
+class BoundedChangeList(UnfoldChangeList):
+    """A list that knows no total: what it counted, up to the limit, is all that it says."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.full_result_count = self.result_count
 
 
 class FactAdmin(Base):
@@ -103,6 +114,9 @@ class FactAdmin(Base):
         for column in self.exact_texts:
             match |= Q(**{column: term})
         return queryset.filter(match), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[Any]:
+        return BoundedChangeList
 
     def may_look(self, request: HttpRequest, obj: Any = None) -> None:
         """Refuse whoever may not view this model."""
@@ -151,7 +165,20 @@ def moment(at: Any) -> SafeString:
 
 def cell(text: object) -> SafeString:
     """A text from anywhere in a table's cell."""
-    return shown(text, CELL_CHARS_MAX)
+    return format_html('<span class="k-cell">{}</span>', shown(text, CELL_CHARS_MAX))
+
+
+def wide_cell(text: object) -> SafeString:
+    """A sentence from anywhere in a table's cell."""
+    return format_html('<span class="k-wide">{}</span>', shown(text, SENTENCE_CHARS_MAX)) if text else shown("")
+
+
+def short_id(known: UUID, where: str = "") -> SafeString:
+    """The end of an id, which tells neighbours apart; the whole id in its title, and a link if there is where to go."""
+    end = f"…{str(known)[-12:]}"
+    if not where:
+        return format_html('<span class="k-mono k-nowrap" title="{}">{}</span>', known, end)
+    return format_html('<a class="k-mono k-nowrap k-link" title="{}" href="{}">{}</a>', known, where, end)
 
 
 def demand(request: HttpRequest, permission: str, obj: Model | None, wish: str) -> None:
@@ -252,7 +279,7 @@ class AuditAdmin(FactAdmin):
 
     @admin.display(description="What")
     def what(self, entry: LogEntry) -> SafeString:
-        return shown(entry.get_change_message(), 300)
+        return wide_cell(entry.get_change_message())
 
     def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.may_look(request)

@@ -31,6 +31,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_SYMBOL": "shield_toggle",
     "SITE_URL": None,
     "SHOW_VIEW_ON_SITE": False,
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("kernel/icon.svg")}],
     "STYLES": [
         lambda _request: static("kernel/theme.css"),
         lambda _request: static("kernel/console.css"),

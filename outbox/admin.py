@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from kernel_project.admin import WINDOW_ROWS, ChoiceFilter, FactAdmin, badge, cell, moment
+from kernel_project.admin import WINDOW_ROWS, ChoiceFilter, FactAdmin, badge, cell, moment, short_id, wide_cell
 from kernel_project.visible_text import shown
 from outbox.models import Destination, Event, ParkedEvent, PublisherHeartbeat, Stream
 
@@ -65,7 +65,7 @@ class StreamAdmin(FactAdmin):
 
     @admin.display(description="Run")
     def run(self, stream: Stream) -> SafeString:
-        return format_html('<span class="k-mono">{}</span>', stream.run_id)
+        return short_id(stream.run_id)
 
     @admin.display(description="Written")
     def written(self, stream: Stream) -> int:
@@ -85,7 +85,7 @@ class StreamAdmin(FactAdmin):
 
     @admin.display(description="Last error")
     def error(self, stream: Stream) -> SafeString:
-        return cell(stream.last_error)
+        return wide_cell(stream.last_error)
 
 
 def _progress(done: int, of: int) -> SafeString:
@@ -121,8 +121,7 @@ class EventAdmin(FactAdmin):
 
 
 def _search(wanted: UUID) -> SafeString:
-    where = reverse("admin:outbox_event_changelist")
-    return format_html('<a class="k-mono k-link" href="{}?q={}">{}</a>', where, wanted, wanted)
+    return short_id(wanted, f"{reverse('admin:outbox_event_changelist')}?q={wanted}")
 
 
 class ParkedStateFilter(ChoiceFilter):
@@ -139,7 +138,7 @@ class ParkedStateFilter(ChoiceFilter):
 class ParkedEventAdmin(FactAdmin):
     """Events that the event store refused for good, with the reason. Their streams go on."""
 
-    list_display = ["event_id", "run", "sequence", "where", "reason", "error", "parked"]
+    list_display = ["event", "run", "sequence", "where", "reason", "error", "parked"]
     list_filter = [ParkedStateFilter]
     ordering = ["-run_id", "-sequence"]
     exact_ids = ["event_id", "run_id"]
@@ -149,6 +148,10 @@ class ParkedEventAdmin(FactAdmin):
         "resolved_by", "its_note",
     ]  # fmt: skip
     readonly_fields = ["where", "error", "its_note"]
+
+    @admin.display(description="Event")
+    def event(self, parked: ParkedEvent) -> SafeString:
+        return short_id(parked.event_id)
 
     @admin.display(description="Run")
     def run(self, parked: ParkedEvent) -> SafeString:
@@ -160,7 +163,7 @@ class ParkedEventAdmin(FactAdmin):
 
     @admin.display(description="What the event store said")
     def error(self, parked: ParkedEvent) -> SafeString:
-        return shown(parked.last_error, 500)
+        return wide_cell(parked.last_error)
 
     @admin.display(description="Parked")
     def parked(self, parked: ParkedEvent) -> SafeString:
@@ -190,7 +193,7 @@ class DestinationAdmin(FactAdmin):
 
     @admin.display(description="Last error")
     def error(self, destination: Destination) -> SafeString:
-        return shown(destination.last_error, 500)
+        return wide_cell(destination.last_error)
 
 
 @admin.register(PublisherHeartbeat)

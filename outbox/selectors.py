@@ -50,7 +50,8 @@ class Lag:
 
 @dataclass(frozen=True)
 class StreamLag:
-    """One run: `head` was written, `published` acknowledged or parked, `seen` is what the event store says it has.
+    """One run: `head` was written, `published` acknowledged or parked, `acknowledged` without what was parked, `seen`
+    is what the event store says it has.
 
     `seen` is None until it was asked; it is never taken from `published`.
     """
@@ -62,6 +63,7 @@ class StreamLag:
     seen_at: datetime | None
     pending: int
     parked: int
+    acknowledged: int
     oldest_age_seconds: float | None
     attempts: int
     last_error: str
@@ -101,7 +103,7 @@ def stream_lag(run_id: UUID) -> StreamLag | None:
 
 def recent_delivery() -> RecentDelivery:
     """What of the latest runs was written, acknowledged and seen by the event store."""
-    row = _one("recent_delivery", streams_max=RECENT_STREAMS_MAX)
+    row = _one("recent_delivery", streams_max=RECENT_STREAMS_MAX, parked_max=PARKED_MAX)
     assert row is not None, "an aggregate always has its row"
     return RecentDelivery(**row)
 

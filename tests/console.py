@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from django.contrib.auth.models import Group, Permission, User
 from django.db.models import Func
@@ -14,6 +15,7 @@ from approvals import policy
 from approvals.contracts import Rule
 from approvals.models import Approval
 from kernel_project.primitives.ids import operation_id
+from outbox.models import Event
 from runs.boundary import artifacts, operations
 from runs.boundary.contracts import Dispatch, EffectResult
 from runs.boundary.models.contracts import ModelAnswer, ToolCall
@@ -40,9 +42,9 @@ def person(
     return made
 
 
-def viewer(name: str = "vera", *more: str) -> User:
+def viewer(name: str = "vera", *more: str, password: str | None = None) -> User:
     """Somebody who may look at everything, and do what else is named."""
-    made = person(name, *more)
+    made = person(name, *more, password=password)
     made.user_permissions.add(*Permission.objects.filter(codename__startswith="view_"))
     return made
 
@@ -128,14 +130,16 @@ def waiting_run(
     return Approval.objects.get(operation_id=operation.id)
 
 
-def uncertain_run(project: Project | None = None, tool: str = "transfer", **arguments: Any) -> Operation:
+def uncertain_run(
+    project: Project | None = None, tool: str = "transfer", error: str = "read timed out after 30 s", **arguments: Any
+) -> Operation:
     """A run whose one call is uncertain and has no probe."""
     project = project or make_project()
     if not project.tool_set.filter(name=tool).exists():
         make_scene_tools(project, **{tool: {"effect": "write", "idempotent_for_seconds": 60}})
     version = make_agent(project, [says("done")], [tool])
     [operation] = turn(begin(version), 1, calls=[(tool, arguments or {"amount": 7})])
-    lose(operation)
+    lose(operation, error)
     operation.refresh_from_db()
     return operation
 
@@ -146,3 +150,7 @@ def model_call(run: Run, number: int) -> Operation:
 
 def is_late(approval: Approval) -> bool:
     return Approval.objects.filter(id=approval.id, deadline_at__lte=Func(function="clock_timestamp")).exists()
+
+
+def first_event(run: Run) -> UUID:
+    return Event.objects.get(run_id=run.id, sequence=1).event_id

@@ -4,6 +4,10 @@ SELECT s.project, s.head, s.published, s.seen, s.seen_at,
     (SELECT count(*) FROM (
         SELECT FROM outbox_parkedevent p WHERE p.run_id = s.run_id AND p.state = 'parked' LIMIT %(parked_max)s
     ) parked) AS parked,
+    s.published - (SELECT count(*) FROM (
+        SELECT FROM outbox_parkedevent p
+        WHERE p.run_id = s.run_id AND p.state <> 'replayed' AND p.sequence <= s.published LIMIT %(parked_max)s
+    ) refused) AS acknowledged,
     extract(epoch FROM clock_timestamp() - s.ready_at)::float AS oldest_age_seconds,
     s.attempts, s.last_error
 FROM outbox_stream s WHERE s.run_id = %(run_id)s

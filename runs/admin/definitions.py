@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import yaml
 from django import forms
@@ -22,7 +21,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_safe
 from pydantic import ValidationError
 
-from kernel_project.admin import FactAdmin, badge, cell, demand, few_enough, report
+from kernel_project.admin import FactAdmin, badge, cell, demand, few_enough, report, short_id
 from kernel_project.primitives.errors import Invalid
 from kernel_project.visible_text import shown
 from runs import keys, registry
@@ -323,10 +322,4 @@ class IdempotencyKeyAdmin(FactAdmin):
 
     @admin.display(description="Run")
     def run_link(self, key: IdempotencyKey) -> SafeString:
-        return _run(key.run_id)
-
-
-def _run(run_id: UUID) -> SafeString:
-    return format_html(
-        '<a class="k-link k-mono" href="{}">{}</a>', reverse("admin:runs_run_change", args=[run_id]), run_id
-    )
+        return short_id(key.run_id, reverse("admin:runs_run_change", args=[key.run_id]))

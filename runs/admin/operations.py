@@ -16,7 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST, require_safe
 
-from kernel_project.admin import ChoiceFilter, FactAdmin, badge, cell, demand, moment, report
+from kernel_project.admin import ChoiceFilter, FactAdmin, badge, cell, demand, moment, report, short_id, wide_cell
 from kernel_project.primitives.errors import Invalid
 from kernel_project.visible_text import hidden_count
 from outbox.contracts import Actor
@@ -77,8 +77,7 @@ class OperationAdmin(FactAdmin):
 
     @admin.display(description="Run")
     def run_link(self, operation: Operation) -> SafeString:
-        where = reverse("admin:runs_run_change", args=[operation.run_id])
-        return format_html('<a class="k-link k-mono k-nowrap" href="{}">{}</a>', where, operation.run_id)
+        return short_id(operation.run_id, reverse("admin:runs_run_change", args=[operation.run_id]))
 
     @admin.display(description="Settled")
     def age(self, operation: Operation) -> SafeString:
@@ -86,7 +85,7 @@ class OperationAdmin(FactAdmin):
 
     @admin.display(description="Problem")
     def problem(self, operation: Operation) -> SafeString:
-        return cell(operation.error_message or operation.error_class)
+        return wide_cell(operation.error_message or operation.error_class)
 
     @method_decorator(require_safe)
     def change_view(
@@ -193,8 +192,7 @@ class ArtifactAdmin(FactAdmin):
 
     @admin.display(description="Run")
     def run_link(self, artifact: Artifact) -> SafeString:
-        where = reverse("admin:runs_run_change", args=[artifact.run_id])
-        return format_html('<a class="k-link k-mono k-nowrap" href="{}">{}</a>', where, artifact.run_id)
+        return short_id(artifact.run_id, reverse("admin:runs_run_change", args=[artifact.run_id]))
 
     @admin.display(description="Made")
     def made(self, artifact: Artifact) -> SafeString:

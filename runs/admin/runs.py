@@ -19,7 +19,18 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST, require_safe
 
-from kernel_project.admin import ChoiceFilter, FactAdmin, badge, cell, demand, few_enough, moment, report
+from kernel_project.admin import (
+    ChoiceFilter,
+    FactAdmin,
+    badge,
+    cell,
+    demand,
+    few_enough,
+    moment,
+    report,
+    short_id,
+    wide_cell,
+)
 from kernel_project.primitives.ids import workflow_id
 from outbox.contracts import Actor
 from runs import dashboard_selectors as reads
@@ -68,7 +79,7 @@ class RunAdmin(FactAdmin):
 
     @admin.display(description="Run")
     def short(self, run: Run) -> SafeString:
-        return format_html('<span class="k-mono k-nowrap">{}</span>', run.id)
+        return short_id(run.id)
 
     @admin.display(description="State")
     def where(self, run: Run) -> SafeString:
@@ -81,7 +92,7 @@ class RunAdmin(FactAdmin):
 
     @admin.display(description="Waits for")
     def waits(self, run: Run) -> SafeString:
-        return cell(run.waiting_for or run.failure_message or run.failure_code)
+        return wide_cell(run.waiting_for or run.failure_message or run.failure_code)
 
     @admin.display(description="Started by")
     def asked_by(self, run: Run) -> SafeString:

@@ -1,0 +1,1 @@
+"""How Django itself writes times: like everything here, year first and to the second."""
