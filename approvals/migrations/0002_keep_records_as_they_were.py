@@ -22,7 +22,7 @@ BEGIN
             USING ERRCODE = 'check_violation';
     END IF;
     IF OLD.state = 'waiting' AND NEW.state <> 'voided'
-       OR (OLD.state, NEW.state) = ('granted', 'voided')
+       OR (OLD.state = NEW.state OR (OLD.state, NEW.state) = ('granted', 'voided'))
           AND (OLD.decided_at, OLD.decided_by, OLD.reason) = (NEW.decided_at, NEW.decided_by, NEW.reason) THEN
         RETURN NEW;
     END IF;

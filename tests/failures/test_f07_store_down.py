@@ -1,0 +1,153 @@
+"""F6 and F7: the kernel's PostgreSQL is away before a call: nothing leaves. And after one: its outcome is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from django.db import OperationalError, close_old_connections, connection
+from psycopg_pool import PoolTimeout
+
+from kernel_project.devstack.process import Server
+from runs.boundary import outcomes
+from runs.boundary.threads import DATABASE_THREADS, in_thread
+from runs.models import Operation
+from tests.boundary_scene import committed, make_scene, perform_now, told
+from tests.waiting import until_sync
+
+pytestmark = pytest.mark.usefixtures("committed")
+__all__ = ["committed"]
+
+AWAY = (OperationalError, PoolTimeout)
+
+
+def is_back() -> bool:
+    """The pool tries again by its own clock, so a server that runs is not reached at once."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        return True
+    except AWAY:
+        return False
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A pool that gives up soon, so that a test need not wait for it."""
+    close_old_connections()
+    connection.close()
+    monkeypatch.setattr(connection.pool, "timeout", 0.5)
+
+
+@pytest.mark.parametrize("kind", ["read", "opaque"])
+def test_while_it_is_away_nothing_leaves(postgres: Server, impatient, kind):
+    scene = make_scene(kind)
+    connection.close()
+    with postgres.stopped(), pytest.raises(AWAY):
+        perform_now(scene.id)
+    assert scene.outside.calls == []
+    until_sync(is_back)
+    assert perform_now(scene.id).state == "succeeded"
+    assert len(scene.outside.effects) == 1
+
+
+def test_an_outcome_is_written_when_it_comes_back(postgres: Server, impatient):
+    scene = make_scene("opaque")
+
+    def stops_the_database(dispatch):
+        scene.outside.effects.append(dispatch.idempotency_key)
+        postgres.stop()
+        threading.Timer(1.5, postgres.start).start()
+        return "paid"
+
+    scene.outside.plan = [stops_the_database]
+    connection.close()
+    assert perform_now(scene.id).state == "succeeded"
+    assert (scene.outside.calls, len(scene.outside.effects)) == ([1], 1)
+    assert told(scene.id) == ["tool.started", "tool.completed"]
+
+
+def test_an_outcome_outlives_a_database_that_stays_away_for_longer(postgres: Server, impatient, monkeypatch):
+    """The activity fails with a retryable error, the engine delivers it again, and what was learnt is settled."""
+    monkeypatch.setattr(outcomes, "SETTLE_SECONDS_MAX", 0.5)
+    scene = make_scene("opaque")
+
+    def stops_the_database(dispatch):
+        scene.outside.effects.append(dispatch.idempotency_key)
+        postgres.stop()
+        return "paid"
+
+    scene.outside.plan = [stops_the_database]
+    connection.close()
+    with pytest.raises(AWAY):
+        perform_now(scene.id)
+    postgres.start()
+    until_sync(is_back)
+    assert Operation.objects.get(id=scene.id).state == "dispatched"
+    assert perform_now(scene.id).state == "succeeded"
+    assert (scene.outside.calls, len(scene.outside.effects)) == ([1], 1)
+
+
+def test_when_both_stores_are_gone_the_row_says_dispatched_and_the_table_decides(
+    postgres: Server, impatient, monkeypatch
+):
+    monkeypatch.setattr(outcomes, "SETTLE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(outcomes.artifacts, "keep_outcome", _gone)
+    scene = make_scene("opaque")
+
+    def stops_the_database(dispatch):
+        scene.outside.effects.append(dispatch.idempotency_key)
+        postgres.stop()
+        return "paid"
+
+    scene.outside.plan = [stops_the_database]
+    connection.close()
+    with pytest.raises(AWAY):
+        perform_now(scene.id)
+    postgres.start()
+    until_sync(is_back)
+    assert perform_now(scene.id).state == "uncertain"
+    assert len(scene.outside.effects) == 1
+
+
+def _gone(*_):
+    raise OSError("no space left on device")
+
+
+async def test_after_all_connections_were_cut_every_thread_is_healthy_at_once(postgres: Server):
+    """C65."""
+
+    def look() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(0.05), 7")
+            return cursor.fetchone()[1]
+
+    async def everywhere() -> list[int]:
+        return list(await asyncio.gather(*(in_thread(look) for _ in range(DATABASE_THREADS))))
+
+    assert await everywhere() == [7] * DATABASE_THREADS
+    await asyncio.to_thread(postgres.terminate_backends)
+    assert await everywhere() == [7] * DATABASE_THREADS
+
+
+def test_no_transaction_is_open_while_an_effect_runs(postgres: Server):
+    """C66."""
+    seen: list[tuple[str, str]] = []
+
+    def looks_at_the_database(dispatch):
+        with postgres.connect() as other:
+            seen.extend(
+                other.execute(
+                    "SELECT state, query FROM pg_stat_activity WHERE backend_type = 'client backend' "
+                    "AND pid <> pg_backend_pid() AND (state LIKE 'idle in transaction%%' OR xact_start IS NOT NULL)"
+                )
+            )
+        return "done"
+
+    for kind in ("read", "keyed", "opaque"):
+        scene = make_scene(kind, [looks_at_the_database])
+        assert perform_now(scene.id).state == "succeeded"
+    assert seen == []
