@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kernel_project.devstack.keeper import PR_SET_PDEATHSIG, prctl
 from kernel_project.devstack.layout import Layout
 from kernel_project.devstack.ports import private_layout
 from kernel_project.devstack.postgres import Postgres
@@ -44,9 +46,17 @@ def enter_private_layout() -> Layout:
     for name in Environment.model_fields:
         os.environ.pop(name.upper(), None)  # what the developer has set is not for tests
     os.environ.update(layout.environment())
+    os.environ["KERNEL_SCRIPTS"] = str(layout.var / "scripts")
     return layout
 
 
+def die_with_the_controller() -> None:
+    """A worker of xdist would finish its test after a SIGKILL of the process that started it, and keep its servers."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+die_with_the_controller()
 remove_left_behind()
 LAYOUT = enter_private_layout()
 STARTED: list[Server] = []
