@@ -29,6 +29,7 @@ WAITING_EVENTS_MAX = 20_000  # events in memory that wait for the database; beyo
 STORE_ATTEMPTS = 2  # a second one for a connection that died while it was idle
 TEXT_COLUMNS = (
     "source_id", "event_id", "project", "run", "task", "actor_id", "type", "subject_id", "occurred_at",
+    "quarantine",
 )  # fmt: skip
 CANNOT_HOLD = "the store cannot hold this event"
 

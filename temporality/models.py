@@ -37,13 +37,16 @@ class Event(models.Model):
     parents = ArrayField(_text(), help_text="parent_event_id and caused_by: ids of events of the same source.")
     occurred_at = models.DateTimeField()
     received_at = models.DateTimeField()
+    quarantine = models.TextField(
+        blank=True, db_default="", help_text="Why the event could not be interpreted when it arrived; empty: it could."
+    )
     content_hash = models.BinaryField()
     content = models.TextField()
     raw = models.TextField(null=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["source_id", "event_id"], name="temporality_event_key"),
+            models.UniqueConstraint(fields=["event_id", "source_id"], name="temporality_event_key"),
             models.UniqueConstraint(
                 fields=["source_id", "run", "sequence"],
                 condition=Q(sequence__isnull=False),
@@ -57,13 +60,13 @@ class Event(models.Model):
         indexes = [
             # the pages of the reading API, by time
             models.Index(fields=["project", "occurred_at", "received_at"], name="temporality_event_time"),
-            # one run's timeline and its state
-            models.Index(fields=["project", "run", "occurred_at"], name="temporality_event_run", condition=~Q(run="")),
+            # one run's timeline and its state; a run looked for in the admin
+            models.Index(fields=["run", "project", "occurred_at"], name="temporality_event_run", condition=~Q(run="")),
             # a reader that tails one project
             models.Index(fields=["project", "position"], name="temporality_event_tail"),
             # history of an operation or a knowledge item
             models.Index(
-                fields=["project", "subject_id"], name="temporality_event_subject", condition=~Q(subject_id="")
+                fields=["subject_id", "project"], name="temporality_event_subject", condition=~Q(subject_id="")
             ),
             # reading by type, and all knowledge of a project at a time
             models.Index(fields=["project", "type", "occurred_at"], name="temporality_event_type"),

@@ -7,12 +7,13 @@ sequence, never by arrival, so a late event cannot move a state back, and any sh
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple
+
+from pydantic_core import from_json
 
 from temporality.catalogue import KNOWLEDGE_PREFIX
 
@@ -26,9 +27,9 @@ Order = list[Any]
 Registers = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fact:
-    """One event as the projection reads it."""
+    """One event as the projection reads it. `data` is there only where something is folded from it."""
 
     position: int
     source_id: str
@@ -41,14 +42,17 @@ class Fact:
     sequence: int | None
     parents: list[str]
     received_at: datetime
+    quarantine: str
     occurred_at: str
     data: Mapping[str, Any]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Fact:
         """From the columns of the inbox, in this class' order, with the content last."""
-        content = json.loads(row[11])
-        return cls(*(*row[:11], content["occurred_at"], content.get("data", {})))
+        if row[11] or row[5].startswith(FOLDED_PREFIXES):
+            content = from_json(row[12])
+            return cls(*(*row[:12], content["occurred_at"], content.get("data", {})))
+        return cls(*(*row[:12], "", {}))
 
 
 class Subject(NamedTuple):
@@ -107,11 +111,12 @@ KNOWLEDGE_STATUS: Final = {
 KNOWLEDGE_ENDS: Final = frozenset({"corrected", "superseded", "invalidated", "disproved"})
 UNPROPOSED: Final = "unproposed"  # known only by what refers to it: it waits for its proposal
 RANKS: Final = ("requested", "granted", "rejected", "timed_out", "blocked", "started")  # then outcomes, then verdicts
+FOLDED_PREFIXES: Final = ("run.", "tool.", "mcp.call.", "model.", "approval.", "operation.", KNOWLEDGE_PREFIX)
 FAILURE_STATUS: Final = {"none": "failed", "occurred": "failed", "uncertain": "uncertain"}
-SHOWN: Final = (
+SHOWN: Final = frozenset({
     "server", "tool", "provider", "model", "arguments_hash", "arguments_ref", "attempt", "policy_decision", "policy",
     "definition_digest", "result_ref", "output_ref", "error_class", "reason", "outcome",
-)  # fmt: skip
+})  # fmt: skip
 
 
 def subject_of(project: str, source_id: str, run: str, event_type: str, subject_id: str) -> Subject | None:
@@ -143,7 +148,7 @@ def _order(fact: Fact) -> Order:
 
 
 def _shown(fact: Fact) -> dict[str, Any]:
-    return {name: _short(fact.data[name]) for name in SHOWN if fact.data.get(name) is not None}
+    return {name: _short(value) for name, value in fact.data.items() if name in SHOWN and value is not None}
 
 
 def _short(value: Any) -> Any:

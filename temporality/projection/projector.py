@@ -112,7 +112,7 @@ def _apply_released(connection: Connection, batch: _Batch) -> list[Fact]:
     """Apply what waits for nothing any more, and in turn what waited only for that. Returns what was taken up."""
     parameters = {"generation": batch.generation, "limit": READY_EVENTS_MAX}
     rows = connection.execute(statement("project_ready"), parameters).fetchall()
-    waiting = [(Fact.of(row), {(row[1], parent) for parent in row[12]}) for row in rows]
+    waiting = [(Fact.of(row), {(row[1], parent) for parent in row[13]}) for row in rows]
     taken: list[Fact] = []
     while True:
         rest = []
@@ -131,7 +131,8 @@ def _interpret(connection: Connection, batch: _Batch, arrived: Sequence[Fact], p
     """Decide for each new event whether it is applied, and what it changes."""
     known = _parents(connection, batch, arrived)
     for fact in arrived:
-        reason = catalogue.quarantine_reason(fact.type, dict(fact.data))
+        # what could be interpreted when it arrived still can: types only grow within a major version
+        reason = catalogue.quarantine_reason(fact.type, dict(fact.data)) if fact.quarantine else ""
         waits_for = _unsatisfied(batch, fact, known, position)
         if reason:
             _hold(batch, fact, "quarantined", reason)

@@ -9,16 +9,16 @@ WITH head AS (
 )
 INSERT INTO temporality_event (
     position, source_id, event_id, project, run, task, actor_id, type, subject_id, sequence, parents,
-    occurred_at, received_at, content_hash, content, raw)
+    occurred_at, received_at, quarantine, content_hash, content, raw)
 SELECT head.base + e.place, e.source_id, e.event_id, e.project, e.run, e.task, e.actor_id, e.type, e.subject_id,
-       e.sequence, e.parents::text[], e.occurred_at, head.received_at, sha256(convert_to(e.content, 'UTF8')),
-       e.content, NULLIF(e.raw, '')
+       e.sequence, e.parents::text[], e.occurred_at, head.received_at, e.quarantine,
+       sha256(convert_to(e.content, 'UTF8')), e.content, NULLIF(e.raw, '')
   FROM head,
        unnest(%(source_id)s::text[], %(event_id)s::text[], %(project)s::text[], %(run)s::text[], %(task)s::text[],
               %(actor_id)s::text[], %(type)s::text[], %(subject_id)s::text[], %(sequence)s::bigint[],
-              %(parents)s::text[], %(occurred_at)s::timestamptz[], string_to_array(%(content)s, E'\x1e'),
-              string_to_array(%(raw)s, E'\x1e'))
+              %(parents)s::text[], %(occurred_at)s::timestamptz[], %(quarantine)s::text[],
+              string_to_array(%(content)s, E'\x1e'), string_to_array(%(raw)s, E'\x1e'))
            WITH ORDINALITY AS e (source_id, event_id, project, run, task, actor_id, type, subject_id, sequence,
-                                 parents, occurred_at, content, raw, place)
+                                 parents, occurred_at, quarantine, content, raw, place)
     ON CONFLICT DO NOTHING
 RETURNING position - (SELECT base FROM head)

@@ -13,7 +13,7 @@ WITH RECURSIVE down AS (
        AND p.circle IS NULL
 ), bounded AS (SELECT position FROM down LIMIT %(limit)s)
 SELECT e.position, e.source_id, e.event_id, e.project, e.run, e.type, e.subject_id, e.actor_id, e.sequence, e.parents,
-       e.received_at, e.content,
+       e.received_at, e.quarantine, e.content,
        ARRAY(SELECT d.parent_event_id FROM temporality_edge d
               WHERE d.generation = %(generation)s AND d.position = e.position AND d.state IN ('missing', 'unapplied'))
   FROM bounded

@@ -1,6 +1,6 @@
 -- Applied events of some types, up to a time of happening and a time of knowing: what an item was folded from then.
 SELECT e.position, e.source_id, e.event_id, e.project, e.run, e.type, e.subject_id, e.actor_id, e.sequence, e.parents,
-       e.received_at, e.content
+       e.received_at, e.quarantine, e.content
   FROM temporality_event e
  WHERE e.project = %(project)s AND e.type = ANY(%(types)s)
    AND (%(run)s::text IS NULL OR e.run = %(run)s)
