@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -85,6 +86,18 @@ def events(run_id: UUID, after: int, limit: int) -> Told:
     parked = ParkedEvent.objects.filter(run_id=run_id).exclude(state=ParkedEvent.State.REPLAYED)
     among = parked.filter(sequence__in=[event.sequence for event in found]).values_list("sequence", flat=True)
     return Told(found, stream.head if stream else 0, stream.published if stream else 0, frozenset(among))
+
+
+def heads(run_ids: Collection[UUID]) -> dict[UUID, tuple[int, bool]]:
+    """For each run: the sequence of its last event, and whether it has ended."""
+    ended = set(Run.objects.filter(id__in=run_ids, state__in=Run.ENDED).values_list("id", flat=True))
+    streams = Stream.objects.filter(run_id__in=run_ids).values_list("run_id", "head")
+    return {run_id: (head, run_id in ended) for run_id, head in streams}
+
+
+def ended_as(run_id: UUID) -> str:
+    """The state in which a run has ended; empty while it has not."""
+    return Run.objects.filter(id=run_id, state__in=Run.ENDED).values_list("state", flat=True).first() or ""
 
 
 def operations(

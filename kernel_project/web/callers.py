@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from django.http import HttpRequest
 
 from kernel_project.primitives.errors import Forbidden
+from kernel_project.web import rate_limit
 
 ScopeName = Literal[
     "runs:start", "runs:read", "runs:cancel", "approvals:read", "approvals:decide", "operations:read",
@@ -59,6 +60,7 @@ class Needs:
     def __call__(self, request: HttpRequest) -> Caller:
         [identify] = _identify
         caller = identify(request)
+        rate_limit.take(caller.counted_as)
         caller.check(self.scope)
         return caller
 

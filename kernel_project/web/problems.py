@@ -53,6 +53,12 @@ class WrongMethod(Invalid):
     code = "method_not_allowed"
 
 
+class RangeNotPossible(Invalid):
+    """A range beyond the end (416)."""
+
+    code = "range_not_satisfiable"
+
+
 class NotReadable(Invalid):
     """Parts of the request are wrong; `errors` name each with its path (422)."""
 
@@ -65,6 +71,7 @@ STATUSES: Sequence[tuple[type[KernelError], HTTPStatus]] = (
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (UnsupportedMediaType, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (WrongMethod, HTTPStatus.METHOD_NOT_ALLOWED),
+    (RangeNotPossible, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
     (Forbidden, HTTPStatus.FORBIDDEN),
     (NotFound, HTTPStatus.NOT_FOUND),
     (Conflict, HTTPStatus.CONFLICT),

@@ -22,6 +22,7 @@ VERSION_MAX = 2**31 - 1
 REASON_CHARS_MAX = 1_000
 NOTE_CHARS_MAX = 2_000
 RESULT_CHARS_MAX = 64 * 1024
+EVIDENCE_CHARS_MAX = 64 * 1024
 EVENTS_DEFAULT = 50
 EVENTS_MAX = 200
 
@@ -68,6 +69,9 @@ class Reconcile(Request):
     )
     result: Text = Field(
         default="", max_length=RESULT_CHARS_MAX, description="What the model is told, if the effect occurred."
+    )
+    evidence: Text = Field(
+        default="", max_length=EVIDENCE_CHARS_MAX, description="What shows it: a log, an answer, an address. Kept."
     )
 
 

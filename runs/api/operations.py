@@ -48,6 +48,7 @@ def reconcile(request: HttpRequest, operation_id: UUID, asked: Reconcile) -> Ope
         by=actor_of(caller),
         note=asked.note,
         result=asked.result,
+        evidence=asked.evidence.encode(),
     )
     return answers.operation_item(operation)
 

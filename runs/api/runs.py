@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse
+from asgiref.sync import sync_to_async
+from django.db import connection
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Header, Query, Router, Status
 
 from kernel_project.web import pages
 from kernel_project.web.callers import Caller, Needs, caller_of
-from kernel_project.web.fields import Text
+from kernel_project.web.fields import INTEGER_MAX, QueryInteger, Text
 from kernel_project.web.pages import Page
 from outbox.contracts import Actor
 from runs import selectors
-from runs.api import answers
+from runs.api import answers, follow
 from runs.api.contracts import (
     CancelRun,
     EventPage,
@@ -39,6 +41,17 @@ Key = Annotated[
         description="Repeat a request with the same key and body, and it finds the same run.",
     ),
 ]
+EVENT_STREAM = "text/event-stream"
+LastEventId = Annotated[
+    QueryInteger | None,
+    Header(
+        alias="Last-Event-ID",
+        ge=0,
+        le=INTEGER_MAX,
+        description="For a stream that goes on: the last sequence already seen. Goes before `after`.",
+    ),
+]
+FOLLOW: dict[str, Any] = {"responses": {200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}}}
 START_HEADERS: dict[str, Any] = {
     "responses": {
         202: {
@@ -106,11 +119,35 @@ def cancel_run(request: HttpRequest, run_id: UUID, asked: CancelRun = CancelRun(
     return Status(202, answers.run_item(selectors.run(caller.project, run_id)))
 
 
-@router.get("/runs/{run_id}/events", auth=Needs("runs:read"), response=EventPage)
-def list_events(request: HttpRequest, run_id: UUID, asked: Query[EventQuery]) -> EventPage:
-    """What has happened in a run, in order, and how much of it the event store has."""
-    run = selectors.run(caller_of(request).project, run_id)
+@router.get("/runs/{run_id}/events", auth=Needs("runs:read"), response=EventPage, openapi_extra=FOLLOW)
+async def list_events(
+    request: HttpRequest, run_id: UUID, asked: Query[EventQuery], last_event_id: LastEventId = None
+) -> EventPage | StreamingHttpResponse:
+    """What has happened in a run, in order, and how much of it the event store has.
+
+    With `Accept: text/event-stream` the events come as they are written, until the run has ended.
+    """
+    project = caller_of(request).project
+    if EVENT_STREAM not in request.headers.get("Accept", ""):
+        return await sync_to_async(_page)(project, run_id, asked)
+    follow.followers().check_room()
+    await sync_to_async(_page_head)(project, run_id)
+    follow.let_thread_go()
+    after = asked.after if last_event_id is None else last_event_id
+    response = StreamingHttpResponse(follow.frames(run_id, after), content_type=EVENT_STREAM)
+    response["X-Accel-Buffering"] = "no"  # or nginx keeps events back
+    return response
+
+
+def _page(project: str, run_id: UUID, asked: EventQuery) -> EventPage:
+    run = selectors.run(project, run_id)
     return answers.event_page(selectors.events(run.id, asked.after, asked.limit), asked.after)
+
+
+def _page_head(project: str, run_id: UUID) -> None:
+    """Raise NotFound for a run that this caller does not have; the connection goes back before the stream begins."""
+    selectors.run(project, run_id)
+    connection.close()
 
 
 @router.get("/runs/{run_id}/operations", auth=Needs("operations:read"), response=Page[OperationItem])

@@ -1,0 +1,171 @@
+"""Follow a run's events as they are written (server-sent events). One look at the database serves all followers.
+
+A follower costs a coroutine and a place in a table, never a thread or a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TypeVar
+from uuid import UUID
+
+from asgiref.sync import SyncToAsync
+from django.db import DatabaseError, connection
+
+from kernel_project.primitives.errors import Unavailable
+from runs import selectors
+from runs.api import answers
+from runs.api.contracts import EventPage
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25  # how late a follower may learn of an event
+FOLLOWERS_MAX = 1_000  # of one web process
+EVENTS_PER_PAGE = 100
+READERS_MAX = 4  # pages that are read at the same time; the others wait in line
+SILENCE_SECONDS = 15.0  # then a comment keeps proxies from closing the line
+FOLLOW_SECONDS_MAX = 900.0  # then the client comes back with Last-Event-ID, and its key is looked at again
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False)
+class Follower:
+    """One open line: what it was sent last, and a bell for news."""
+
+    run_id: UUID
+    sent: int
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Followers:
+    """Everybody who follows, on one event loop, and the one task that looks for all of them."""
+
+    def __init__(self) -> None:
+        self.open: set[Follower] = set()
+        self.readers = asyncio.Semaphore(READERS_MAX)
+        self._looking: asyncio.Task[None] | None = None
+
+    def check_room(self) -> None:
+        """Raise Unavailable when this process has as many as it takes."""
+        if len(self.open) >= FOLLOWERS_MAX:
+            raise Unavailable("too many followers; read the events in pages", code="too_many_followers")
+
+    @contextlib.contextmanager
+    def place(self, run_id: UUID, sent: int) -> Iterator[Follower]:
+        """A follower for as long as the block lasts."""
+        follower = Follower(run_id, sent)
+        self.open.add(follower)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield follower
+        finally:
+            self.open.discard(follower)
+
+    async def _look(self) -> None:
+        """Ring the bells of those whose run has more than they were sent; ends with the last follower."""
+        while self.open:
+            try:
+                heads = await off_loop(lambda: selectors.heads({follower.run_id for follower in list(self.open)}))
+            except DatabaseError as error:
+                logger.warning("followers wait: the database does not answer (%s)", type(error).__name__)
+            else:
+                for follower in self.open:
+                    head, ended = heads.get(follower.run_id, (0, False))
+                    if head > follower.sent or ended:
+                        follower.news.set()
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+_of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Followers] = weakref.WeakKeyDictionary()
+
+
+def followers() -> Followers:
+    """Those of the running event loop."""
+    return _of_loop.setdefault(asyncio.get_running_loop(), Followers())
+
+
+async def off_loop(read: Callable[[], Answer]) -> Answer:
+    """Read in a thread of the loop's own small pool, and give the connection back at once."""
+
+    def work() -> Answer:
+        try:
+            return read()
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(work)
+
+
+async def frames(run_id: UUID, after: int) -> AsyncIterator[bytes]:
+    """The frames for one follower: events, gaps as `error`, and `end` once the run is over and all was sent."""
+    until = monotonic() + FOLLOW_SECONDS_MAX
+    everybody = followers()
+    with everybody.place(run_id, after) as follower:
+        yield b"retry: 1000\n\n"
+        while monotonic() < until:
+            follower.news.clear()
+            page, state = await _read(everybody, follower)
+            for frame in _frames(page):
+                yield frame
+            follower.sent = page.items[-1].sequence if page.items else follower.sent
+            if page.next_after is not None:
+                continue
+            if state:
+                yield frame_of("end", {"state": state, "head": page.head})
+                return
+            if not await _wait(follower):
+                yield b": still here\n\n"
+
+
+async def _read(everybody: Followers, follower: Follower) -> tuple[EventPage, str]:
+    async with everybody.readers:
+        return await off_loop(lambda: read_page(follower.run_id, follower.sent, EVENTS_PER_PAGE))
+
+
+def read_page(run_id: UUID, after: int, limit: int) -> tuple[EventPage, str]:
+    """A page of events, and the state in which the run had ended before it was read, if it had."""
+    state = selectors.ended_as(run_id)
+    return answers.event_page(selectors.events(run_id, after, limit), after), state
+
+
+async def _wait(follower: Follower) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(follower.news.wait(), SILENCE_SECONDS)
+        return True
+    return False
+
+
+def _frames(page: EventPage) -> list[bytes]:
+    missing = {last + 1: [first, last] for first, last in page.gaps}
+    found = []
+    for item in page.items:
+        if item.sequence in missing:
+            found.append(frame_of("error", {"code": "gap", "missing": missing[item.sequence]}))
+        found.append(frame_of(item.type, item.model_dump(mode="json"), item.sequence))
+    return found
+
+
+def frame_of(event: str, data: object, number: int | None = None) -> bytes:
+    """One frame; JSON holds no line breaks, and our event types hold none."""
+    head = f"id: {number}\n" if number is not None else ""
+    return f"{head}event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def let_thread_go() -> None:
+    """Give back the thread that Django took for this request; without it, each follower would keep one.
+
+    asgiref keeps one per request for code that is not async. It makes a new one if the request needs it again.
+    """
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
+    if executor is not None:
+        executor.shutdown(wait=False)
