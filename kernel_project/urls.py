@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.urls import path, re_path
 
 from kernel_project.api import api
+from kernel_project.metrics import metrics
 from kernel_project.readiness import healthz, readyz
 from kernel_project.web.failures import bad_request, no_such_path, not_found, permission_denied, server_error
 
@@ -13,5 +14,6 @@ urlpatterns = [
     re_path(r"^api/", no_such_path),
     path("healthz", healthz),
     path("readyz", readyz),
+    path("metrics", metrics),
 ]
 handler400, handler403, handler404, handler500 = bad_request, permission_denied, not_found, server_error

@@ -1,0 +1,127 @@
+"""Numbers for Prometheus, computed from the tables: the same from every process, and no project is named.
+
+Each number costs a bounded look; what is counted up to a limit says so in its help text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from django.db import DatabaseError
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http.response import HttpResponseBase
+
+from approvals.models import Approval
+from kernel_project.primitives.clock import now
+from outbox import selectors as outbox
+from runs.models import Operation, Run
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+COUNT_MAX = 10_000  # rows that one number counts; there the number stays
+CACHE_SECONDS = 2.0  # many scrapers, or a hostile one, cost no more than one
+READS = ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """One number, or several that differ in a label."""
+
+    name: str
+    help: str
+    samples: Sequence[tuple[str, float | None]]  # (label set as text, value); None: there is nothing to measure
+
+    def lines(self) -> Iterable[str]:
+        name = f"agent_kernel_{self.name}"
+        yield f"# HELP {name} {self.help}"
+        yield f"# TYPE {name} gauge"
+        for labels, value in self.samples:
+            if value is not None:
+                yield f"{name}{labels} {value:g}" if isinstance(value, float) else f"{name}{labels} {value}"
+
+
+class _Cache:
+    """The last text, for a moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._text = ""
+        self._until = 0.0
+
+    def text(self) -> str:
+        with self._lock:
+            if monotonic() >= self._until:
+                self._text = exposition()
+                self._until = monotonic() + CACHE_SECONDS
+            return self._text
+
+    def forget(self) -> None:
+        self._until = 0.0
+
+
+cache = _Cache()
+
+
+def metrics(request: HttpRequest) -> HttpResponseBase:
+    """The door for Prometheus."""
+    if request.method not in READS:
+        return HttpResponseNotAllowed(READS)
+    try:
+        return HttpResponse(cache.text(), content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
+    except DatabaseError:
+        return HttpResponse("the database does not answer\n", status=503, content_type="text/plain; charset=utf-8")
+
+
+def exposition() -> str:
+    """All numbers in the text format of Prometheus."""
+    gauges = [*_runs(), *_operations(), *_approvals(), *_outbox()]
+    return "\n".join(line for gauge in gauges for line in gauge.lines()) + "\n"
+
+
+def _count(rows: QuerySet[Model]) -> int:
+    return rows.order_by()[:COUNT_MAX].count()
+
+
+def _runs() -> Iterable[Gauge]:
+    live = [(f'{{state="{state}"}}', _count(Run.objects.filter(state=state))) for state in Run.LIVE]
+    yield Gauge("runs", f"Runs that have not ended, by state (at most {COUNT_MAX} each).", live)
+    oldest = Run.objects.filter(state=Run.State.STARTING).order_by("created_at").first()
+    age = (now() - oldest.created_at).total_seconds() if oldest else None
+    yield Gauge("oldest_start_seconds", "Age of the oldest start that Temporal has not acknowledged.", [("", age)])
+
+
+def _operations() -> Iterable[Gauge]:
+    uncertain = Operation.objects.filter(state=Operation.State.UNCERTAIN)
+    yield Gauge("operations_uncertain", f"Unclear outcomes (at most {COUNT_MAX}).", [("", _count(uncertain))])
+    attention = _count(uncertain.filter(needs_attention=True))
+    yield Gauge("operations_needing_attention", "Unclear outcomes that only a person can end.", [("", attention)])
+    oldest = uncertain.order_by("settled_at").values_list("settled_at", flat=True).first()
+    age = (now() - oldest).total_seconds() if oldest else None
+    yield Gauge("oldest_uncertain_seconds", "Age of the oldest unclear outcome.", [("", age)])
+
+
+def _approvals() -> Iterable[Gauge]:
+    waiting = Approval.objects.filter(state=Approval.State.WAITING)
+    yield Gauge("approvals_waiting", f"Requests that wait for a person (at most {COUNT_MAX}).", [("", _count(waiting))])
+    overdue = _count(waiting.filter(Q(deadline_at__lte=now())))
+    yield Gauge("approvals_overdue", "Of those, past their deadline and not yet expired.", [("", overdue)])
+
+
+def _outbox() -> Iterable[Gauge]:
+    lag = outbox.lag()
+    minimum = f"a minimum from {outbox.STREAMS_BEHIND_MAX} runs behind on"
+    told = {
+        "outbox_pending_events": ("Events written and not delivered; " + minimum + ".", lag.pending),
+        "outbox_runs_behind": ("Runs with undelivered events.", lag.streams_behind),
+        "outbox_lag_seconds": ("Age of the oldest undelivered event.", lag.oldest_age_seconds or 0.0),
+        "outbox_parked_events": ("Events refused for good, waiting for a person.", lag.parked),
+        "outbox_unaccounted_events": ("Difference between streams and journal; must be 0.", lag.unaccounted),
+        "outbox_publisher_age_seconds": ("Since a publisher was last alive.", lag.publisher_age_seconds),
+        "outbox_destination_failures": ("Failures in a row of the event store.", lag.destination_failures),
+        "outbox_circuit_open_seconds": ("Until the event store is tried again.", lag.circuit_open_seconds or 0.0),
+    }
+    for name, (text, value) in told.items():
+        yield Gauge(name, text, [("", value)])
