@@ -33,6 +33,8 @@ app.conf.update(
         "expire approvals": _tick("approvals.expire", 5.0),
         "probe uncertain operations": _tick("runs.probe_uncertain", 5.0),
         "settle unclear starts": _tick("runs.settle_unclear_starts", 5.0),
+        "explain waiting runs": _tick("runs.explain_waiting", 5.0),
+        "forget old news": _tick("runs.forget_old_news", 3600.0),
         "make partitions": _tick("outbox.make_partitions", 3600.0),
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from runs.boundary import reconcile
-from runs.loop import starts, wakes
+from runs.loop import starts, sweeps, waiting, wakes
 
 
 @shared_task(name="runs.probe_uncertain", ignore_result=True)
@@ -24,3 +24,15 @@ def settle_unclear_starts() -> int:
 def wake_overdue() -> int:
     """Tell workflows again what they have not looked at."""
     return wakes.wake_overdue()
+
+
+@shared_task(name="runs.explain_waiting", ignore_result=True)
+def explain_waiting() -> int:
+    """Say of each run that does not move what it waits for."""
+    return waiting.explain()
+
+
+@shared_task(name="runs.forget_old_news", ignore_result=True)
+def forget_old_news() -> int:
+    """Remove news of runs that have ended since."""
+    return sweeps.forget_old_news()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
 from django.conf import settings
+from django.db import connection
 
 from approvals import policy
 from approvals import services as approvals
@@ -154,6 +158,40 @@ class Carrier:
         loop.call_soon_threadsafe(stop.set)
         self._thread.join(timeout=60)
         assert not self._thread.is_alive(), "the worker did not stop"
+
+
+class WorkerProcess:
+    """A real `manage.py runs_worker` on the test's servers, with the tools of tests/worker_tools.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger, self.hold = Ledger(folder / "ledger"), folder / "hold"
+        database = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}")
+        self._environment = os.environ | {
+            "DATABASE_URL": database.geturl(), "KERNEL_TOOL_MODULES": "tests.worker_tools",
+            "LEDGER": str(self.ledger.path), "HOLD": str(self.hold),
+        }  # fmt: skip
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "manage.py", "runs_worker"]
+        self.processes.append(subprocess.Popen(command, env=self._environment, cwd=settings.BASE_DIR))
+        return self.processes[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def tool(self, project: Project, name: str, remote_name: str, **declared: Any) -> Tool:
+        """One of its tools, in the project."""
+        return Tool.objects.create(
+            project=project, kind="python", name=name, remote_name=remote_name, exposed_name=name,
+            description="a tool of a test", input_schema=TEXT_SCHEMA, definition_digest=sha256_hex(name.encode()),
+            **declared,
+        )  # fmt: skip
 
 
 def begin(

@@ -6,12 +6,15 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from temporalio.client import Client
+from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskState
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
+from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -132,6 +135,60 @@ async def _standing(run_id: UUID) -> Standing:
             return "absent"
         raise Unclear("the workflow engine does not answer") from error
     return "running" if found.close_time is None else "ended"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What Temporal knows of a run's workflow: a task that nobody took yet, or one that fails again and again."""
+
+    standing: Standing
+    untaken_since: datetime | None = None
+    task_failures: int = 0
+    failure: str = ""
+
+
+def look_at(run_id: UUID) -> Sight:
+    """Why a workflow might not move. Raises Unavailable when Temporal cannot be asked."""
+    return _loop.run(_look_at(run_id), WAIT_SECONDS)
+
+
+async def _look_at(run_id: UUID) -> Sight:
+    handle = (await _loop.client()).get_workflow_handle(ids.workflow_id(run_id))
+    try:
+        found = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return Sight("absent")
+        raise Unclear("the workflow engine does not answer") from error
+    if found.close_time is not None:
+        return Sight("ended")
+    task = found.raw_description.pending_workflow_task
+    failures = max(task.attempt - 1, 0)
+    return Sight("running", _untaken_since(found.raw_description), failures, await _failure(handle) if failures else "")
+
+
+def _untaken_since(described: DescribeWorkflowExecutionResponse) -> datetime | None:
+    """Since when the longest waiting task is in the queue."""
+    waiting = [
+        one.scheduled_time
+        for one in described.pending_activities
+        if one.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    ]
+    task = described.pending_workflow_task
+    if task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED:
+        waiting.append(task.scheduled_time)
+    return min((at.ToDatetime(tzinfo=UTC) for at in waiting if at.seconds), default=None)
+
+
+async def _failure(handle: WorkflowHandle[Any, Any]) -> str:
+    """The message of the last failure of the workflow's task."""
+    message = ""
+    async for event in handle.fetch_history_events(rpc_timeout=RPC_TIMEOUT):
+        if event.HasField("workflow_task_failed_event_attributes"):
+            message = event.workflow_task_failed_event_attributes.failure.message
+        elif event.HasField("workflow_task_timed_out_event_attributes"):
+            message = "it took too long"
+    return message
 
 
 def wake(run_id: UUID, *, cancel: bool = False) -> None:

@@ -29,13 +29,17 @@ CONNECT_TRIES_MAX = 150
 CONNECT_DELAY_SECONDS = 2.0  # between tries: five minutes in all, then the process ends and is started again
 
 
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """The sandbox that keeps workflows deterministic. Our own modules pass through it."""
+    restrictions = SandboxRestrictions.default.with_passthrough_modules("runs", "pydantic", "pydantic_core")
+    return SandboxedWorkflowRunner(restrictions=restrictions)
+
+
 def make_worker(client: Client, task_queue: str, **options: Any) -> Worker:
     """A worker as production runs it; tests and benches make theirs here too, with `options` of their own."""
     python.load(settings.KERNEL_TOOL_MODULES)
     usual: dict[str, Any] = {
-        "workflow_runner": SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules("runs", "pydantic", "pydantic_core")
-        ),
+        "workflow_runner": workflow_runner(),
         "graceful_shutdown_timeout": DRAIN,
         "max_concurrent_activities": ACTIVITIES_MAX,
         "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,

@@ -1,0 +1,137 @@
+"""Say why a run does not move, so that none is stuck unseen; end those whose workflow is gone. Wakes nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from approvals import selectors as approvals
+from kernel_project.primitives.clock import now, wire_time
+from kernel_project.primitives.errors import Unavailable
+from runs.boundary import perform
+from runs.loop import agent_loop, endings, temporal
+from runs.loop.contracts import FinishInput, Thought
+from runs.models import Operation, Run
+
+logger = logging.getLogger(__name__)
+
+RUNS_MAX = 5_000  # live runs that one tick explains, the oldest first
+BATCH = 500
+LOOKS_MAX = 100  # of them, those that Temporal is asked about
+QUIET = timedelta(seconds=5)  # a run that moved a moment ago needs no reason
+UNTAKEN = timedelta(seconds=10)  # a task that nobody took for so long has no worker
+TASK_FAILURES_MIN = 2  # one failure of a workflow's task may be chance
+REASON_CHARS_MAX = 200
+STATE = Operation.State
+
+
+def explain() -> int:
+    """Write `waiting_for` of live runs; returns how many do not move."""
+    waiting, looks = 0, LOOKS_MAX
+    live = Run.objects.filter(state__in=Run.LIVE).select_related("agent_version").order_by("created_at", "id")
+    for start in range(0, RUNS_MAX, BATCH):
+        batch = list(live[start : start + BATCH])
+        calls = _calls_of_turn(batch)
+        granted = _granted(calls)
+        for run in batch:
+            reason = _reason(run, calls[run.id], granted)
+            if reason is None:
+                looks -= 1
+                reason = _ask_temporal(run) if looks >= 0 else run.waiting_for
+            _write(run, reason)
+            waiting += bool(reason)
+        if len(batch) < BATCH:
+            break
+    return waiting
+
+
+def _calls_of_turn(runs: Sequence[Run]) -> defaultdict[UUID, list[Operation]]:
+    """The operations of each run's last turn."""
+    turn = {run.id: run.turn for run in runs}
+    found: defaultdict[UUID, list[Operation]] = defaultdict(list)
+    for operation in Operation.objects.filter(run_id__in=turn).order_by("position"):
+        if operation.turn == turn[operation.run_id]:
+            found[operation.run_id].append(operation)
+    return found
+
+
+def _granted(calls: dict[UUID, list[Operation]]) -> set[UUID]:
+    gated = [one.id for rows in calls.values() for one in rows if one.state == STATE.AWAITING_APPROVAL]
+    return {operation_id for operation_id, (yes, _) in approvals.standing(gated).items() if yes}
+
+
+def _reason(run: Run, calls: Sequence[Operation], granted: set[UUID]) -> str | None:
+    """Why the run waits, as far as our own rows say; empty if it has just moved, None if they do not say."""
+    if run.state != Run.State.CANCELLING:
+        gated = [one.name for one in calls if one.state == STATE.AWAITING_APPROVAL and one.id not in granted]
+        if gated:
+            return _named("approval", gated)
+        unclear = [one.name for one in calls if one.state == STATE.UNCERTAIN]
+        if unclear and run.agent_version.definition.get("on_uncertain", "wait") == "wait":
+            return _named("uncertain operation", unclear)
+        if calls and (until := _back_off_until(calls[0])) is not None and until > now():
+            return f"model back-off: {calls[0].error_class} until {wire_time(until)}"
+    return "" if now() - _last_move(run, calls) < QUIET else None
+
+
+def _named(what: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{what}: {names[0]}{more}"
+
+
+def _back_off_until(model_call: Operation) -> datetime | None:
+    if model_call.state != STATE.FAILED or not model_call.usage.get("retryable") or model_call.settled_at is None:
+        return None
+    failed = Thought(kind="failed", retry_after_seconds=model_call.usage.get("retry_after_seconds"))
+    delay = agent_loop.backoff_seconds(model_call.usage.get("asked_attempt", 1), failed)
+    return model_call.settled_at + timedelta(seconds=delay)
+
+
+def _last_move(run: Run, calls: Sequence[Operation]) -> datetime:
+    moves = [at for one in calls for at in (one.proposed_at, one.dispatched_at, one.settled_at, one.reconciled_at)]
+    return max(at for at in [run.created_at, run.cancel_requested_at, *moves] if at is not None)
+
+
+def _ask_temporal(run: Run) -> str:
+    try:
+        seen = temporal.look_at(run.id)
+    except Unavailable:
+        return "Temporal unreachable"
+    if seen.standing != "running":
+        return _lost(run, seen.standing)
+    if seen.task_failures >= TASK_FAILURES_MIN:
+        return f"failing workflow task: {seen.failure}"
+    if seen.untaken_since is not None and now() - seen.untaken_since > UNTAKEN:
+        return f"no worker takes its work since {wire_time(seen.untaken_since)}"
+    return ""
+
+
+def _lost(run: Run, standing: temporal.Standing) -> str:
+    """A live run without a workflow: somebody ended it in Temporal, or Temporal lost it. End the run, with a name.
+
+    A start that nobody confirmed is settled elsewhere.
+    """
+    if run.state == Run.State.STARTING:
+        return "start not confirmed by Temporal yet"
+    logger.warning("run %s is live and its workflow is %s", run.id, standing)
+    for operation_id in endings.in_flight(run.id):
+        asyncio.run(perform.give_up(operation_id))
+    endings.finish(
+        FinishInput(
+            run_id=run.id,
+            outcome="failed",
+            code="workflow_lost",
+            message=f"the run's workflow is {standing} in Temporal",
+        )
+    )
+    return ""
+
+
+def _write(run: Run, reason: str) -> None:
+    reason = reason[:REASON_CHARS_MAX]
+    if reason != run.waiting_for:
+        Run.objects.filter(id=run.id, state__in=Run.LIVE, turn=run.turn).update(waiting_for=reason)

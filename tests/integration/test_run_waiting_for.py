@@ -1,0 +1,98 @@
+"""A run that does not move says why, and one whose workflow is gone ends with a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from runs.loop import temporal, waiting
+from runs.models import Operation
+from tests.kernel import Carrier, begin, call, calls, ended, make_project, make_tool, read, rule, says, waits
+from tests.waiting import until_sync
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("temporal_server")]
+
+
+@pytest.fixture
+def project():
+    project = make_project()
+    make_tool(project, "gated", lambda dispatch, text: text)
+    return project
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    for name in ("QUIET", "UNTAKEN"):
+        monkeypatch.setattr(waiting, name, getattr(waiting, name) * 0)
+
+
+def reason(run) -> str:
+    waiting.explain()
+    return read(run).waiting_for
+
+
+def test_an_approval_and_an_uncertain_call_are_named(project):
+    def unclear(dispatch, text):
+        raise ConnectionResetError
+
+    make_tool(project, "pay", unclear)
+    rule(project, "pay", "allow")
+    with Carrier():
+        gated = begin([calls(call("gated", text="a"), call("gated", text="b"))], ["gated"], project=project)
+        unsure = begin([calls(call("pay", text="a"))], ["pay"], project=project)
+        waits(gated, "awaiting_approval", "awaiting_approval")
+        waits(unsure, "uncertain")
+    assert waiting.explain() == 2
+    assert read(gated).waiting_for == "approval: gated and 1 more"
+    assert read(unsure).waiting_for == "uncertain operation: pay"
+
+
+def test_a_back_off_says_until_when(project):
+    script = [{"error": {"code": "rate_limited", "message": "slow down", "retry_after": 600}}]
+    with Carrier():
+        run = begin(script, project=project)
+        until_sync(lambda: Operation.objects.filter(run=run, state="failed").exists())
+        assert reason(run).startswith("model back-off: rate_limited until ")
+
+
+def test_without_a_worker_the_run_says_so_and_forgets_it_when_one_comes(project, impatient):
+    run = begin([says("done")], project=project)
+    until_sync(lambda: reason(run).startswith("no worker takes its work since "))
+    with Carrier():
+        assert ended(run).waiting_for == ""
+
+
+def test_with_temporal_down_the_run_says_so(project, impatient, temporal_server):
+    run = begin([says("done")], project=project)
+    with temporal_server.stopped():
+        until_sync(lambda: reason(run) == "Temporal unreachable", 40)
+
+
+def test_a_run_whose_workflow_was_ended_in_temporal_ends_with_a_name(project, impatient):
+    make_tool(project, "pay", lambda dispatch, text: text, idempotent_for_seconds=60)
+    run = begin([says("done")], project=project)
+
+    async def terminate() -> None:
+        await (await temporal._loop.client()).get_workflow_handle(f"run-{run.id}").terminate()
+
+    temporal._loop.run(terminate(), 10)
+    waiting.explain()
+    assert (read(run).state, read(run).failure_code) == ("failed", "workflow_lost")
+
+
+def test_a_moving_run_waits_for_nothing(project):
+    with Carrier():
+        run = begin([says("done") | {"delay_seconds": 1}], project=project)
+        assert reason(run) == ""
+        ended(run)
+
+
+def test_a_workflow_whose_task_fails_says_with_what(project, impatient, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("a fault in the loop")
+
+    monkeypatch.setattr("runs.loop.agent_loop.begin", broken)
+    with Carrier():
+        run = begin([says("done")], project=project)
+        until_sync(lambda: reason(run) == "failing workflow task: a fault in the loop")
+        monkeypatch.undo()
+        assert ended(run).state == "completed"

@@ -1,0 +1,105 @@
+"""Runs of every shape, brought so far that their history is worth keeping: to record and to replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outbox.contracts import Actor
+from runs.boundary import reconcile
+from runs.loop import endings
+from runs.models import Project, Run
+from tests.kernel import begin, call, calls, decide, ended, make_tool, rule, says, waits
+
+ANN = Actor(id="ann", type="human")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`make` starts a run and leaves it where its history is taken."""
+
+    make: Callable[[Project], Run]
+    history_events_max: int = 8_000
+
+
+def _tools(project: Project) -> None:
+    def unclear(dispatch: object, text: str) -> str:
+        raise ConnectionResetError
+
+    make_tool(project, "read", lambda dispatch, text: f"read {text}", effect="read")
+    make_tool(project, "quick", lambda dispatch, text: text, effect="read", configuration={"local": True})
+    make_tool(project, "gated", lambda dispatch, text: f"wrote {text}")
+    make_tool(project, "unclear", unclear)
+    rule(project, "unclear", "allow")
+
+
+def _run(project: Project, script: list, **more: object) -> Run:
+    _tools(project)
+    return begin(script, ["read", "quick", "gated", "unclear"], project=project, **more)
+
+
+def plain(project: Project) -> Run:
+    return ended(_run(project, [calls(call("read", text="a"), call("quick", text="b")), says("done")]))
+
+
+def back_off(project: Project) -> Run:
+    failing = {"code": "rate_limited", "message": "slow down", "retry_after": 0.1, "attempts": 1}
+    return ended(_run(project, [says("done") | {"error": failing}]))
+
+
+def limit(project: Project) -> Run:
+    return ended(_run(project, [{"repeat": 2, **calls(call("read", text="a"))}, says("x")], limits={"turns_max": 2}))
+
+
+def waiting(project: Project) -> Run:
+    run = _run(project, [calls(call("gated", text="a"), call("read", text="b")), says("done")])
+    waits(run, "awaiting_approval", "succeeded")
+    return run
+
+
+def decided(project: Project) -> Run:
+    run = waiting(project)
+    decide(waits(run, "awaiting_approval", "succeeded")[0], "approve")
+    return ended(run)
+
+
+def timed_out(project: Project) -> Run:
+    rule(project, "gated", "require", deadline_seconds=1)
+    return ended(_run(project, [calls(call("gated", text="a")), says("done")]))
+
+
+def uncertain(project: Project) -> Run:
+    run = _run(project, [calls(call("unclear", text="a")), says("done")])
+    waits(run, "uncertain")
+    return run
+
+
+def reconciled(project: Project) -> Run:
+    run = uncertain(project)
+    (unsure,) = waits(run, "uncertain")
+    reconcile.resolve(unsure.id, project=project.slug, verdict="occurred", by=ANN, note="seen there")
+    return ended(run)
+
+
+def cancelled(project: Project) -> Run:
+    run = waiting(project)
+    endings.request_cancel(run.id, project.slug, by=ANN)
+    return ended(run)
+
+
+def continued(project: Project) -> Run:
+    return ended(_run(project, [{"repeat": 4, **calls(call("read", text="a"))}, says("done")]))
+
+
+SHAPES = {
+    "plain": Shape(plain),
+    "back-off": Shape(back_off),
+    "limit": Shape(limit),
+    "waiting": Shape(waiting),
+    "decided": Shape(decided),
+    "timed-out": Shape(timed_out),
+    "uncertain": Shape(uncertain),
+    "reconciled": Shape(reconciled),
+    "cancelled": Shape(cancelled),
+    "continued": Shape(continued, history_events_max=20),
+}
