@@ -12,6 +12,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.options import ShowFacets
+from django.contrib.admin.views.main import ORDER_VAR
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
@@ -66,6 +67,10 @@ def _filtered(rows: QuerySet[Any]) -> bool:
 
 class BoundedChangeList(UnfoldChangeList):
     """A list that knows no total: what it counted, up to the limit, is all that it says."""
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        self.params.pop(ORDER_VAR, None)  # Django sorts by whatever an address asks for, also where no link offers it
+        return super().get_ordering(request, queryset)
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

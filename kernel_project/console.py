@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse, reverse_lazy
 
 
 def _may(permission: str) -> Callable[[HttpRequest], bool]:
-    return lambda request: request.user.has_perm(permission)
+    def may(request: HttpRequest) -> bool:
+        elsewhere = permission.startswith("temporality.") and "temporality" not in settings.DATABASES
+        return not elsewhere and request.user.has_perm(permission)
+
+    return may
 
 
 def _list(model: str, query: str = "") -> Callable[[HttpRequest], str]:
@@ -66,6 +71,17 @@ UNFOLD: dict[str, Any] = {
                     _item("Parked events", "inventory_2", "outbox_parkedevent"),
                     _item("Destinations", "cloud_upload", "outbox_destination"),
                     _item("Publishers", "ecg_heart", "outbox_publisherheartbeat"),
+                ],
+            },
+            {
+                "title": "Event store",
+                "separator": True,
+                "items": [
+                    _item("Inbox", "inbox", "temporality_event"),
+                    _item("Conflicts", "difference", "temporality_conflict"),
+                    _item("Not applied", "pending_actions", "temporality_pending"),
+                    _item("Projection", "account_tree", "temporality_item"),
+                    _item("Gaps", "format_line_spacing", "temporality_progress"),
                 ],
             },
             {

@@ -343,14 +343,17 @@ def approval_of(operation: Operation) -> Approval | None:
 
 
 def twins_of(operation: Operation) -> list[Operation]:
-    """Other operations of the project with the same arguments that are on their way or unclear."""
+    """The same write made elsewhere in the project and still unclear, and an earlier call for the same thing."""
     same = Operation.objects.filter(
         project_id=operation.project_id,
-        arguments_digest=operation.arguments_digest,
         name=operation.name,
+        call_digest=operation.call_digest,
         state__in=(STATE.DISPATCHED, STATE.UNCERTAIN),
+        effect="write",
     )
-    return list(same.exclude(id=operation.id)[:TWINS_MAX])
+    unclear = same.exclude(call_digest="").exclude(id=operation.id)[:TWINS_MAX] if operation.call_digest else []
+    earlier = Operation.objects.filter(id=operation.twin_id) if operation.twin_id else []
+    return [*unclear, *earlier]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class OperationStateFilter(ChoiceFilter):
     parameter_name = "state"
     column = "state"
     choices_offered = Operation.State.choices
-    indexed = frozenset({"uncertain", "dispatched"})
+    indexed = frozenset({"uncertain"})
     newest_first = ("-run_id", "-turn", "-position")
     edge_column = "run_id"
 

@@ -15,7 +15,7 @@ from runs.models import Operation, Run
 from tests import console
 from tests.kernel import make_agent, make_project, says
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(databases=["default", "temporality"])
 
 OPEN_TO_ALL = {"login", "logout", "password_change", "password_change_done", "jsi18n", "app_list", "index", "live"}
 CHANGING = ("_decide", "_resolve", "_cancel", "_new_version")

@@ -16,7 +16,7 @@ from runs.models import Run
 from tests import console
 from tests.kernel import make_agent, make_project, says
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(databases=["default", "temporality"])
 
 MARK = "k7q"
 HOSTILE = (
