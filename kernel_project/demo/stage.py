@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernel_project.demo.client import DemoFailed
+from kernel_project.devstack.api_client import NotAsPromised
 from kernel_project.devstack.layout import PROJECT_ROOT
 from kernel_project.devstack.stack import Stack
 
@@ -42,7 +42,7 @@ def clone(repository: str, workspaces: Path, name: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     source = Path(repository).resolve()
     if not (source / ".git").exists() and not (source / "HEAD").exists():
-        raise DemoFailed(f"{source} is no git repository: name one with --repo PATH")
+        raise NotAsPromised(f"{source} is no git repository: name one with --repo PATH")
     depth = ["--depth", str(CLONE_COMMITS), "--no-tags"]
     _run(["git", "clone", "--quiet", *depth, source.as_uri(), str(folder)], CLONE_SECONDS_MAX)
     return folder
@@ -62,7 +62,7 @@ def manage(stack: Stack, *words: str) -> str:
     """Run a management command in the stack; returns what it printed."""
     done = stack.manage(*words)
     if done.returncode:
-        raise DemoFailed(f"manage.py {words[0]} failed: {done.stderr.strip()[-500:]}")
+        raise NotAsPromised(f"manage.py {words[0]} failed: {done.stderr.strip()[-500:]}")
     return done.stdout
 
 
@@ -80,7 +80,7 @@ def _run(command: list[str], seconds: float) -> str:
             command, capture_output=True, text=True, timeout=seconds, check=True, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError:
-        raise DemoFailed(f"{command[0]} is not installed") from None
+        raise NotAsPromised(f"{command[0]} is not installed") from None
     except subprocess.CalledProcessError as error:
-        raise DemoFailed(f"{' '.join(command[:3])} … failed: {error.stderr.strip()[-500:]}") from None
+        raise NotAsPromised(f"{' '.join(command[:3])} … failed: {error.stderr.strip()[-500:]}") from None
     return done.stdout

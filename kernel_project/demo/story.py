@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 
 from kernel_project.demo import stage
-from kernel_project.demo.client import Client, Json
+from kernel_project.devstack.api_client import Client, Json
 from kernel_project.devstack.layout import PROJECT_ROOT, Layout
 from kernel_project.devstack.stack import ALL, Stack
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from kernel_project.demo.client import DemoFailed
+from kernel_project.devstack.api_client import NotAsPromised
 from kernel_project.devstack.errors import DevstackError
 
 
@@ -30,7 +30,7 @@ class Command(BaseCommand):
 
         try:
             wrong = story.run(repo, say, interactive=interactive)
-        except (DemoFailed, DevstackError) as error:
+        except (NotAsPromised, DevstackError) as error:
             raise CommandError(f"demo: failed: {error}") from error
         if wrong:
             raise CommandError("demo: not as promised: " + "; ".join(wrong))

@@ -13,8 +13,8 @@ POLL_SECONDS = 0.2
 Json = dict[str, Any]
 
 
-class DemoFailed(Exception):
-    """Something is not as the demo promises; the message says what."""
+class NotAsPromised(Exception):
+    """Something is not as it should be; the message says what."""
 
 
 class Client:
@@ -52,13 +52,17 @@ class Client:
             if found := look():
                 return found
             if time.monotonic() > deadline:
-                raise DemoFailed(f"{what}: not within {seconds:.0f} s")
+                raise NotAsPromised(f"{what}: not within {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
+
+    def status(self, path: str, body: Json) -> int:
+        """The HTTP status of a POST, whatever it is."""
+        return self._http.post(path, json=body).status_code
 
     @staticmethod
     def _read(answer: httpx2.Response) -> Any:
         if answer.is_error:
-            raise DemoFailed(
+            raise NotAsPromised(
                 f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {answer.text[:300]}"
             )
         return answer.json()
