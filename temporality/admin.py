@@ -88,7 +88,8 @@ class ConflictAdmin(FactAdmin):
     list_display = ["first_seen", "what", "event", "of_project", "times_seen", "last_seen"]
     ordering = ["-id"]
     fields = [
-        "kind", "source_id", "event_id", "project", "run", "times_seen", "first_seen_at", "last_seen_at", "kept", "refused",
+        "kind", "source_id", "event_id", "project", "run", "times_seen", "first_seen_at", "last_seen_at", "kept",
+        "refused",
     ]  # fmt: skip
     readonly_fields = ["kept", "refused"]
 

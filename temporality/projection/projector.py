@@ -80,6 +80,7 @@ def advance(
     Does nothing if another projector has the turn.
     """
     with connection.transaction():
+        connection.execute(statement("project_plan"))
         turn = connection.execute(statement("project_lock"), {"generation": generation}).fetchone()
         if turn is None:
             return Step(0, 0, more=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from kernel_project.primitives.errors import NotFound
@@ -26,6 +26,7 @@ from temporality.tokens import Grant
 
 FACTS_MAX = 50_000  # events that one reading as of a time may fold
 SOURCES_MAX = 100  # of one run
+WAITING_ALARM_SECONDS = 3600.0  # an event that waits longer for its parent is an alarm: the parent was never sent
 LISTED_STATES = ("waiting", "blocked", "ready")
 
 
@@ -246,8 +247,11 @@ async def lag(store: Store, grant: Grant, query: Query) -> str:
     async with store.read() as connection:
         head, position, now, unread, oldest, held_back = (await _rows(connection, "read_lag", **scope))[0]
     age = (now - oldest).total_seconds() if oldest else 0.0
+    oldest_allowed = now - timedelta(seconds=WAITING_ALARM_SECONDS)
+    since = {state: datetime.fromisoformat(members["oldest_received_at"]) for state, members in held_back.items()}
+    overdue = [state for state in LISTED_STATES if state in since and since[state] < oldest_allowed]
     answer = {"head": head, "position": position, "unread": unread, "age_seconds": age, "held_back": held_back}
-    return json.dumps(answer)
+    return json.dumps(answer | {"overdue": sorted(overdue)})
 
 
 async def _table(

@@ -7,15 +7,19 @@ WITH RECURSIVE down AS (
      UNION
     SELECT p.position, p.source_id, p.event_id
       FROM down
-      JOIN temporality_edge e ON e.generation = %(generation)s AND e.source_id = down.source_id
-       AND e.parent_event_id = down.event_id AND e.state = 'unapplied'
-      JOIN temporality_pending p ON p.generation = %(generation)s AND p.position = e.position AND p.state = 'blocked'
-       AND p.circle IS NULL
+     CROSS JOIN LATERAL (
+           SELECT e.position, e.state FROM temporality_edge e
+            WHERE e.generation = %(generation)s AND e.source_id = down.source_id
+              AND e.parent_event_id = down.event_id OFFSET 0) e
+     CROSS JOIN LATERAL (
+           SELECT p.position, p.source_id, p.event_id, p.state, p.circle FROM temporality_pending p
+            WHERE p.generation = %(generation)s AND p.position = e.position OFFSET 0) p
+     WHERE e.state = 'unapplied' AND p.state = 'blocked' AND p.circle IS NULL
 ), bounded AS (SELECT position FROM down LIMIT %(limit)s)
 SELECT e.position, e.source_id, e.event_id, e.project, e.run, e.type, e.subject_id, e.actor_id, e.sequence, e.parents,
        e.received_at, e.quarantine, e.content,
        ARRAY(SELECT d.parent_event_id FROM temporality_edge d
               WHERE d.generation = %(generation)s AND d.position = e.position AND d.state IN ('missing', 'unapplied'))
   FROM bounded
-  JOIN temporality_event e ON e.position = bounded.position
+ CROSS JOIN LATERAL (SELECT * FROM temporality_event v WHERE v.position = bounded.position OFFSET 0) e
  ORDER BY e.position

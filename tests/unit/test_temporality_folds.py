@@ -19,7 +19,7 @@ def fact(kind: str, number: int = 0, sequence: int | None = None, **data: Any) -
     when = f"2025-03-01T10:{number:02}:00.000000Z"
     parents = data.pop("parents", [])
     name = f"e-{kind}-{number}"
-    return Fact(number, "s", name, "p", "r", kind, subject, "actor", sequence, parents, NOW, when, data)
+    return Fact(number, "s", name, "p", "r", kind, subject, "actor", sequence, parents, NOW, "", when, data)
 
 
 def operation(*facts: Fact) -> tuple[str, str]:
