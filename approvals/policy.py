@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from django.db import transaction
 from django.db.models.functions import Now
@@ -11,7 +12,9 @@ from django.db.models.functions import Now
 from approvals.contracts import Call, PolicyResult, Rule
 from approvals.models import Policy
 from kernel_project.primitives.errors import Invalid
+from kernel_project.primitives.sql import load
 
+HERE = Path(__file__).parent
 POLICIES_MAX = 1_000  # rules in force per project
 CAREFUL = ("deny", "require", "allow")
 Narrowness = tuple[tuple[int, int], ...]  # tool, agent, effect: exactly named or not, and how many letters
@@ -23,8 +26,8 @@ def decide(call: Call) -> PolicyResult:
     Where two rules are narrow in different ways (one names the tool, the other the agent), the more careful answer
     holds. With more rules than can be looked at, everything is denied.
     """
-    in_force = Policy.objects.filter(project=call.project, retired_at__isnull=True).order_by("-created_at", "-id")
-    rules = list(in_force[: POLICIES_MAX + 1])
+    wanted = {"project": call.project, "limit": POLICIES_MAX + 1}
+    rules = list(Policy.objects.raw(load(HERE, "rules_in_force"), wanted))
     if len(rules) > POLICIES_MAX:
         return PolicyResult(answer="deny", policy=f"kernel: more than {POLICIES_MAX} rules")
     matching = [rule for rule in rules if _matches(rule, call)]

@@ -41,7 +41,7 @@ def committed(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
         if not connection.settings_dict["NAME"].startswith("test_"):
             setup_databases(verbosity=0, interactive=False, keepdb=True)  # no test before us was marked django_db
         yield
-        call_command("flush", verbosity=0, interactive=False)
+        call_command("flush", verbosity=0, interactive=False, reset_sequences=False)
 
 
 def make_project() -> Project:

@@ -96,6 +96,11 @@ def read_many(run_id: UUID, digests: Iterable[str]) -> dict[str, bytes]:
     return bodies
 
 
+def body_or_read(run_id: UUID, digest: str, body: bytes | memoryview | None) -> bytes:
+    """The bytes of a claim whose row was read already, with its `body` if it has one there."""
+    return _checked(bytes(body), digest) if body is not None else read(run_id, digest)
+
+
 def _fetch(digest: str) -> bytes:
     try:
         data = bytes(obstore.get(_store(), _path(digest)).bytes())

@@ -25,6 +25,7 @@ from outbox.contracts import NewEvent
 from runs.boundary import artifacts, faults, gate, journal, twins, workspaces
 from runs.boundary.contracts import Dispatch, EffectResult
 from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
+from runs.boundary.loading import operation_with_arguments
 from runs.boundary.results import Packed, pack, visible
 from runs.boundary.threads import in_thread
 from runs.models import Artifact, Operation
@@ -73,8 +74,7 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
     earlier delivery dispatched it and left no outcome. Held, for a `patient` caller only: a twin is under way; others
     see the call refused. Raises what the database raises when the intent cannot be committed; nothing has left then.
     """
-    operation = _read(operation_id)
-    arguments = artifacts.read(operation.run_id, operation.arguments_digest)
+    operation, arguments = operation_with_arguments(operation_id)
     if operation.state == STATE.DISPATCHED:
         return _interrupted(operation, arguments, heartbeat)
     match gate.check(operation, arguments):
@@ -90,10 +90,10 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
 
 def interrupted(operation_id: UUID) -> Unclear | None:
     """The attempt that was dispatched and left no outcome, if there is one."""
-    operation = _read(operation_id)
+    operation, arguments = operation_with_arguments(operation_id)
     if operation.state != STATE.DISPATCHED:
         return None
-    return _interrupted(operation, artifacts.read(operation.run_id, operation.arguments_digest), lambda *_: None)
+    return _interrupted(operation, arguments, lambda *_: None)
 
 
 def _interrupted(operation: Operation, arguments: bytes, heartbeat: Callable[..., None]) -> Unclear:
@@ -107,19 +107,13 @@ def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "no
     The unclear attempt is told as failed, with the `effect` that it is taken to have had. Settled when the operation
     moved on meanwhile or its run is to stop; the attempts already used are not checked here.
     """
-    operation = _read(unclear.dispatch.operation_id)
+    operation, arguments = operation_with_arguments(unclear.dispatch.operation_id)
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
         return Settled(operation.id, operation.state)
-    arguments = artifacts.read(operation.run_id, operation.arguments_digest)
     before = journal.superseded(operation, effect, unclear.error_class)
     with transaction.atomic(savepoint=False):
         begun = _begin(operation, before)
     return _permission(operation, arguments, heartbeat) if begun else _as_it_is(operation.id)
-
-
-def _read(operation_id: UUID) -> Operation:
-    related = ("run", "run__agent_version__agent", "tool", "tool__server")
-    return Operation.objects.select_related(*related).get(id=operation_id)
 
 
 def _let_go(operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *, patient: bool) -> Step:
@@ -129,7 +123,7 @@ def _let_go(operation: Operation, arguments: bytes, heartbeat: Callable[..., Non
     except IntegrityError as error:
         if TWIN_CONSTRAINT not in str(error):
             raise
-        return _meet_twin(_read(operation.id), patient=patient)
+        return _meet_twin(operation_with_arguments(operation.id)[0], patient=patient)
     return _permission(operation, arguments, heartbeat) if begun else _as_it_is(operation.id)
 
 
@@ -192,9 +186,9 @@ def timeout_seconds(operation: Operation) -> float:
     return float(operation.run.agent_version.definition["model_timeout_seconds"])
 
 
-def permission_to_probe(operation: Operation) -> Dispatch:
+def permission_to_probe(operation_id: UUID) -> Dispatch:
     """The same call as it was dispatched, for a look at the other side; its `sending` raises Superseded."""
-    return _permission(operation, artifacts.read(operation.run_id, operation.arguments_digest), lambda *_: None)
+    return _permission(*operation_with_arguments(operation_id), lambda *_: None)
 
 
 def _permission(operation: Operation, arguments: bytes, heartbeat: Callable[..., None]) -> Dispatch:

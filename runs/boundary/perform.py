@@ -267,16 +267,11 @@ async def probe_alone(operation_ids: Sequence[UUID]) -> list[tuple[ProbeAnswer, 
 
 async def _probe_one(operation_id: UUID) -> tuple[ProbeAnswer, bool]:
     try:
-        answer = await probe(await in_thread(_permission_to_probe, operation_id))
+        answer = await probe(await in_thread(operations.permission_to_probe, operation_id))
         return answer, (await in_thread(_facts, operation_id)).absent_counts
     except Exception as error:
         logger.exception("operation %s cannot be looked for", operation_id)
         return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail=_name(error)), False
-
-
-def _permission_to_probe(operation_id: UUID) -> Dispatch:
-    related = ("run__agent_version", "tool__server")
-    return operations.permission_to_probe(Operation.objects.select_related(*related).get(id=operation_id))
 
 
 def _settle_cancelled(unclear: Unclear) -> Settled:

@@ -1,0 +1,53 @@
+"""What must hold in the database at any moment, as queries: each finds the rows that break one rule. Mends nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.db import connection, transaction
+
+HERE = Path(__file__).parent
+FOLDER = HERE / "sql" / "verify"
+EXAMPLES_MAX = 5
+SECONDS_MAX = 600  # for one check; over ten million rows each takes a scan
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule and what breaks it."""
+
+    id: str
+    rule: str
+    count: int
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.count == 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "ok": self.ok, "count": self.count, "examples": self.examples, "rule": self.rule}
+
+
+def names() -> list[str]:
+    """The checks there are: one file each in sql/verify/, whose first line says the rule."""
+    return sorted(path.stem for path in FOLDER.glob("*.sql"))
+
+
+def run() -> list[Check]:
+    """Make all checks over one snapshot, so that what moves meanwhile does not look broken."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{SECONDS_MAX}s"])
+        return [_check(cursor, name) for name in names()]
+
+
+def _check(cursor: Any, name: str) -> Check:
+    text = (FOLDER / f"{name}.sql").read_text()
+    rule = text.partition("\n")[0].removeprefix("-- ")
+    found = f"SELECT (SELECT count(*) FROM broken), ARRAY(SELECT what::text FROM broken LIMIT {EXAMPLES_MAX})"  # noqa: S608  no text of others
+    cursor.execute(f"WITH broken AS MATERIALIZED ({text}) {found}")  # the text is a file of ours
+    count, examples = cursor.fetchone()
+    return Check(name, rule, count, examples)
