@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group
 from django.db import DatabaseError
 from django.urls import reverse
 
@@ -16,7 +17,7 @@ from tests import console
 from tests.kernel import make_agent, make_project, says
 from tests.waiting import until_sync
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(databases=["default", "temporality"])
 
 
 @pytest.fixture
@@ -188,6 +189,30 @@ def test_the_second_person_is_told_who_was_first():
     html = decide(approver("ben"), approval, verdict="reject", reason="no").content.decode()
     assert "granted by anna" in html
     assert "already_decided" in html
+
+
+def test_four_eyes_hold_for_a_superuser_too():
+    """C44, at this door."""
+    client = console.logged_in(console.person("root", superuser=True))
+    approval = console.waiting_run(by="root", rule={"four_eyes": True})
+    assert "its calls need somebody else" in page(client, "approvals_approval_change", approval.id)
+    assert "may not approve" in decide(client, approval, verdict="approve").content.decode()
+    assert Approval.objects.get(id=approval.id).state == "waiting"
+    decide(client, approval, verdict="reject", reason="changed my mind")
+    assert Approval.objects.get(id=approval.id).state == "rejected"
+
+
+def test_a_request_for_a_group_is_for_its_members():
+    approval = console.waiting_run(rule={"group": "treasury"})
+    stranger = approver("anna")
+    assert "Only members of the group treasury" in page(stranger, "approvals_approval_change", approval.id)
+    assert str(approval.id) not in page(stranger, "approvals_approval_changelist", mine="1")
+    decide(stranger, approval, verdict="approve")
+    assert Approval.objects.get(id=approval.id).state == "waiting"
+    member = console.viewer("ben", "approvals.decide_approval")
+    member.groups.add(Group.objects.create(name="treasury"))
+    decide(console.logged_in(member), approval, verdict="approve")
+    assert Approval.objects.get(id=approval.id).decided_by == "ben"
 
 
 def test_after_the_deadline_nothing_is_offered_and_nothing_is_applied():
