@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import pytest
@@ -11,7 +10,6 @@ from psycopg_pool import PoolTimeout
 
 from kernel_project.devstack.process import Server
 from runs.boundary import outcomes
-from runs.boundary.threads import DATABASE_THREADS, in_thread
 from runs.models import Operation
 from tests.boundary_scene import committed, make_scene, perform_now, told
 from tests.waiting import until_sync
@@ -115,39 +113,3 @@ def test_when_both_stores_are_gone_the_row_says_dispatched_and_the_table_decides
 
 def _gone(*_):
     raise OSError("no space left on device")
-
-
-async def test_after_all_connections_were_cut_every_thread_is_healthy_at_once(postgres: Server):
-    """C65."""
-
-    def look() -> int:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_sleep(0.05), 7")
-            return cursor.fetchone()[1]
-
-    async def everywhere() -> list[int]:
-        return list(await asyncio.gather(*(in_thread(look) for _ in range(DATABASE_THREADS))))
-
-    assert await everywhere() == [7] * DATABASE_THREADS
-    await asyncio.to_thread(postgres.terminate_backends)
-    assert await everywhere() == [7] * DATABASE_THREADS
-
-
-def test_no_transaction_is_open_while_an_effect_runs(postgres: Server):
-    """C66."""
-    seen: list[tuple[str, str]] = []
-
-    def looks_at_the_database(dispatch):
-        with postgres.connect() as other:
-            seen.extend(
-                other.execute(
-                    "SELECT state, query FROM pg_stat_activity WHERE backend_type = 'client backend' "
-                    "AND pid <> pg_backend_pid() AND (state LIKE 'idle in transaction%%' OR xact_start IS NOT NULL)"
-                )
-            )
-        return "done"
-
-    for kind in ("read", "keyed", "opaque"):
-        scene = make_scene(kind, [looks_at_the_database])
-        assert perform_now(scene.id).state == "succeeded"
-    assert seen == []
