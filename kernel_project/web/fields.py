@@ -43,6 +43,8 @@ def _no_nul(text: str) -> str:
 QueryTime = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 # A whole number in a query: digits only, none of the other spellings that Python would take.
 QueryInteger = Annotated[int, BeforeValidator(_integer)]
+# The same for the number of an event. The limits stand at the integer itself, or the document would not know them.
+QuerySequence = Annotated[int, Field(ge=0, le=INTEGER_MAX), BeforeValidator(_integer)]
 # Text of a request. PostgreSQL holds no NUL; the document says so, too.
 Text = Annotated[str, AfterValidator(_no_nul), Field(json_schema_extra={"pattern": NO_NUL_PATTERN})]
 # A time in an answer.

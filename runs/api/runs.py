@@ -12,7 +12,7 @@ from ninja import Header, Query, Router, Status
 
 from kernel_project.web import pages
 from kernel_project.web.callers import Caller, Needs, caller_of
-from kernel_project.web.fields import INTEGER_MAX, QueryInteger, Text
+from kernel_project.web.fields import QuerySequence, Text
 from kernel_project.web.pages import Page
 from outbox.contracts import Actor
 from runs import selectors
@@ -43,11 +43,9 @@ Key = Annotated[
 ]
 EVENT_STREAM = "text/event-stream"
 LastEventId = Annotated[
-    QueryInteger | None,
+    QuerySequence | None,
     Header(
         alias="Last-Event-ID",
-        ge=0,
-        le=INTEGER_MAX,
         description="For a stream that goes on: the last sequence already seen. Goes before `after`.",
     ),
 ]

@@ -125,7 +125,7 @@ def test_reconcile_takes_a_named_persons_verdict_once(scene):
 def test_reconcile_without_a_note_is_refused(scene, api):
     path = f"/operations/{scene.uncertain.id}/reconcile"
     assert is_problem(api.post(path, {"verdict": "none"}), 422, "invalid_request")
-    assert is_problem(api.post(path, {"verdict": "none", "note": "  "}), 422, "invalid")
+    assert is_problem(api.post(path, {"verdict": "none", "note": "  "}), 422, "invalid_request")
     assert is_problem(api.post(path, {"verdict": "maybe", "note": "x"}), 422, "invalid_request")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 
 from runs.models import Run
 from tests.api_client import Api, api_for, is_problem
 from tests.api_scene import Scene, make_scene
+from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 MIB = 1024 * 1024
@@ -138,9 +139,19 @@ def test_a_crash_tells_nothing_but_its_request_id(api, monkeypatch, caplog):
     assert answer.data["request_id"] in caplog.text
 
 
+def reachable() -> bool:
+    """The pool has noticed that the server is back."""
+    connection.close()
+    try:
+        connection.ensure_connection()
+    except OperationalError:
+        return False
+    return True
+
+
 def test_without_a_database_it_is_503(api, postgres):
     with postgres.stopped():
         answer = api.get("/runs")
-    connection.close()
+    until_sync(reachable)
     assert is_problem(answer, 503, "database_unavailable")
     assert answer["Retry-After"]
