@@ -19,7 +19,7 @@ from runs.boundary.mcp_sessions import close_sessions
 from runs.boundary.operations import STATE, Effect, Held, Settled, Step, Superseded, Unclear
 from runs.boundary.outcomes import Outcome
 from runs.boundary.threads import in_thread, to_the_end, uninterrupted
-from runs.models import Operation
+from runs.models import Kind, Operation
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ async def resolve(unclear: Unclear, heartbeat: Callable[..., None]) -> Step:
         if attempts_left:
             return await _again(unclear, heartbeat, "none")
         return await in_thread(operations.settle_failure, given, unclear.error_class, unclear.message)
-    if facts.key_is_alive and attempts_left:
+    if (facts.key_is_alive or facts.is_replay_safe) and attempts_left:
         return await _again(unclear, heartbeat, "uncertain")
     if operation.probes and not facts.key_is_alive:
         answer = await probe(given)
@@ -221,6 +221,12 @@ class Facts:
             return False
         assert self.operation.first_dispatched_at is not None
         return self.at < self.operation.first_dispatched_at + timedelta(seconds=kept_for)
+
+    @property
+    def is_replay_safe(self) -> bool:
+        """Whether it is a sandboxed command that may run again from its start, in a fresh sandbox (F3)."""
+        tool = self.operation.tool
+        return tool is not None and tool.kind == Kind.SANDBOX and tool.replay_safe
 
     @property
     def absent_counts(self) -> bool:

@@ -1,4 +1,4 @@
-"""F6 and F7: the kernel's PostgreSQL is away before a call: nothing leaves. And after one: its outcome is not lost."""
+"""F7. The kernel's PostgreSQL is away before a write: nothing leaves. And after one: its outcome is not lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(connection.pool, "timeout", 0.5)
 
 
-@pytest.mark.parametrize("kind", ["read", "opaque"])
+@pytest.mark.parametrize("kind", ["keyed", "probed", "opaque"])
 def test_while_it_is_away_nothing_leaves(postgres: Server, impatient, kind):
     scene = make_scene(kind)
     connection.close()

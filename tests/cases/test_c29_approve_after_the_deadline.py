@@ -1,0 +1,49 @@
+"""C29. A decision around the deadline: the database's clock judges, and exactly at the deadline is late."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from approvals import services
+from approvals.models import Approval, Decision
+from approvals.services import Expired
+from tests.boundary_scene import committed, decider, make_scene, perform_now
+
+pytestmark = pytest.mark.usefixtures("committed")
+__all__ = ["committed"]
+
+
+def due_in(scene, milliseconds: int) -> Approval:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE approvals_approval SET deadline_at = clock_timestamp() + make_interval(secs => %s / 1000.0) "
+            "WHERE operation_id = %s",
+            [milliseconds, scene.id],
+        )
+    return Approval.objects.get(operation_id=scene.id)
+
+
+def test_before_it_counts_although_the_worker_comes_later():
+    scene = make_scene("opaque", allow=False)
+    services.decide(due_in(scene, 60_000).id, scene.project.slug, decider(), "approve")
+    due_in(scene, -600_000)
+    services.expire([scene.id])
+    assert perform_now(scene.id).state == "succeeded"
+
+
+@pytest.mark.parametrize("milliseconds", [0, -1_000])
+def test_at_it_and_after_it_nothing_is_applied(milliseconds):
+    scene = make_scene("opaque", allow=False)
+    asked = due_in(scene, milliseconds)
+    with pytest.raises(Expired, match="nothing was applied"):
+        services.decide(asked.id, scene.project.slug, decider("late"), "approve")
+    services.expire([scene.id])
+    with pytest.raises(Expired):
+        services.decide(asked.id, scene.project.slug, decider("later"), "approve")
+    tries = Decision.objects.filter(approval=asked).order_by("id")
+    assert list(tries.values_list("actor", "applied", "refusal")) == [
+        ("late", False, "expired"), ("later", False, "expired"),
+    ]  # fmt: skip
+    assert perform_now(scene.id).state == "expired"
+    assert scene.outside.calls == []
