@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import psycopg
 
@@ -15,7 +16,8 @@ from temporality.projection import projector
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0  # between looks when nobody nudges: for events that another process stored
-PAUSE_SECONDS = 0.02  # after each step, so that ingest is not held up and single events are taken together
+PAUSE_SECONDS = 0.02  # after each step at least, so that single events are taken together; and at least as long as the
+# step took: a burst may make the projection late, which shows, but never ingest
 FAILURE_SECONDS = 2.0  # after an error, before the next attempt
 CONNECT_SECONDS = 3
 STOP_SECONDS = 10.0  # for the step in hand to end
@@ -68,9 +70,9 @@ class ProjectorThread:
     def _follow(self, connection: projector.Connection) -> None:
         while not self._stopping.is_set():
             self._stored.clear()
+            started = time.monotonic()
             step = projector.advance(connection, projector.live_generation(connection))
-            if step.more:
-                self._stopping.wait(PAUSE_SECONDS)
-            else:
+            took = time.monotonic() - started
+            if not step.more:
                 self._stored.wait(IDLE_SECONDS)
-                self._stopping.wait(PAUSE_SECONDS)
+            self._stopping.wait(max(PAUSE_SECONDS, took))

@@ -77,8 +77,7 @@ def test_a_conflict_that_is_sent_again_and_again_is_one_row_with_a_count(
 
 
 def test_t05_a_second_event_at_one_sequence_is_a_conflict(store: EventStore, token: str, project: str) -> None:
-    place = {"context": {"run": "r"}, "data": {"sequence": 7}}
-    first, second = event(project, **place), event(project, **place)
+    first, second = (event(project, context={"run": "r"}, data={"sequence": 7}) for _ in range(2))
     answer = store.post(token, first, second)
     assert answer.codes == ["accepted", "conflict"]
     assert "sequence" in answer.json["results"][1]["error"]

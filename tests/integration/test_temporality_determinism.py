@@ -51,7 +51,7 @@ def histories(draw: st.DrawFn) -> list[Incoming]:
 def one(draw: st.DrawFn, number: int, count: int) -> dict[str, Any]:
     run = f"r-{draw(st.integers(0, 1))}"
     parents = draw(st.lists(st.integers(0, count).map(lambda n: f"e-{n}"), max_size=2))
-    data = {
+    data: dict[str, Any] = {
         "caused_by": parents,
         "operation_id": f"o-{draw(st.integers(0, 2))}",
         "knowledge_id": f"k-{draw(st.integers(0, 2))}",
