@@ -66,6 +66,8 @@ BENCHES = {
     ),
     "latency": Bench("outbox.bench:latency", ("postgres", "temporality"), "commit to acknowledged at 200 events/s"),
     "backlog": Bench("outbox.bench:backlog", ("postgres",), "claims over a big journal and under a held snapshot"),
+    "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
+    "rebuild": Bench("temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew"),
 }
 
 
