@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -48,11 +48,21 @@ class Draft:
     on_twin: str = "refuse"
 
 
-def draft(run: Run, turn: int, calls: Sequence[Wanted]) -> list[Draft]:
-    """Make the calls of one turn ready; positions follow the order of the answer. Writes no row."""
+def usable_tools(run: Run) -> list[Tool]:
+    """The agent's tools as they are registered now, each with its server."""
     names = run.agent_version.definition["tools"]
-    usable = Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True).select_related("server")
-    tools = {tool.exposed_name: tool for tool in usable} if calls else {}
+    if not names:
+        return []
+    enabled = Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True)
+    return list(enabled.select_related("server").order_by("exposed_name"))
+
+
+def draft(run: Run, turn: int, calls: Sequence[Wanted], usable: Iterable[Tool] | None = None) -> list[Draft]:
+    """Make the calls of one turn ready; positions follow the order of the answer. Writes no row.
+
+    `usable` are the agent's tools where the caller has them at hand.
+    """
+    tools = {tool.exposed_name: tool for tool in (usable_tools(run) if usable is None else usable)}
     return [_draft(run, turn, place, call, tools.get(call.name)) for place, call in enumerate(calls, start=1)]
 
 

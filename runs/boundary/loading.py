@@ -1,6 +1,6 @@
 """Read an operation with its run, its tool as registered now, and its arguments: one query, made for each dispatch.
 
-What hangs on it holds only what a call needs of it; it is for reading, never for saving.
+The rows hold only what a dispatch needs of them; they are for reading, never for saving.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+
+from django.db import connection
 
 from kernel_project.primitives.sql import load
 from runs.boundary import artifacts
@@ -22,15 +24,31 @@ def operation_with_arguments(operation_id: UUID) -> tuple[Operation, bytes]:
 
     Raises Operation.DoesNotExist, and what artifacts.read raises for arguments that are missing or damaged.
     """
-    rows = Operation.objects.raw(load(HERE, "read_operation"), {"operation_id": operation_id})
-    row: Any = next(iter(rows), None)  # with the query's own columns beside the model's
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "read_operation"), {"operation_id": operation_id})
+        row = cursor.fetchone()
     if row is None:
         raise Operation.DoesNotExist(f"there is no operation {operation_id}")
-    version = AgentVersion(**json.loads(row.version_facts))
-    version.agent = Agent(id=version.agent_id, name=row.agent_name)
-    row.run = Run(id=row.run_id, agent_version=version, **json.loads(row.run_facts))
-    if row.tool_facts is not None:
-        row.tool = Tool(**json.loads(row.tool_facts))
-        if row.server_facts is not None:
-            row.tool.server = McpServer(**json.loads(row.server_facts))
-    return row, artifacts.body_or_read(row.run_id, row.arguments_digest, row.arguments_body)
+    run_id, first_dispatched_at, deadline_at, body, text = row
+    facts = json.loads(text)
+    call = facts["operation"]
+    call["twin_id"] = UUID(call["twin_id"]) if call["twin_id"] else None
+    version = AgentVersion(agent=Agent(**facts["agent"]), **facts["version"])
+    operation = Operation(
+        id=operation_id,
+        run=Run(id=run_id, agent_version=version, **facts["run"]),
+        tool=_tool(facts),
+        first_dispatched_at=first_dispatched_at,
+        deadline_at=deadline_at,
+        **call,
+    )
+    return operation, artifacts.body_or_read(run_id, operation.arguments_digest, body)
+
+
+def _tool(facts: dict[str, Any]) -> Tool | None:
+    if facts["tool"] is None:
+        return None
+    tool = Tool(**facts["tool"])
+    if facts["server"] is not None:
+        tool.server = McpServer(**facts["server"])
+    return tool

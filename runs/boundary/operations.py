@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -28,11 +27,11 @@ from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
 from runs.boundary.loading import operation_with_arguments
 from runs.boundary.results import Packed, pack, visible
 from runs.boundary.threads import in_thread
-from runs.models import Artifact, Operation
+from runs.models import Artifact, Kind, Operation
 
 HERE = Path(__file__).parent.parent
 ERROR_MESSAGE_CHARS_MAX = 1_000
-PROBE_FIRST_AFTER = timedelta(seconds=5)  # an uncertain operation is looked for this soon, then with back-off
+PROBE_FIRST_AFTER_SECONDS = 5.0  # an uncertain operation is looked for this soon, then with back-off
 TWIN_CONSTRAINT = "operation_no_twin_in_flight"
 STATE = Operation.State
 
@@ -86,6 +85,18 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
             return _ask(operation, ask)
         case gate.Wait():
             return Settled(operation.id, operation.state)
+
+
+def dispatch_written(
+    operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *before: NewEvent
+) -> Dispatch | None:
+    """Dispatch a model call that the caller has just written, joining its transaction; `before` is told before it.
+
+    None: the run was asked to stop. Calls of tools go through `dispatch`, which asks policy and approvals.
+    """
+    assert operation.kind == Kind.MODEL
+    assert operation.policy_answer == "allow"
+    return _permission(operation, arguments, heartbeat) if _begin(operation, *before) else None
 
 
 def interrupted(operation_id: UUID) -> Unclear | None:
@@ -342,8 +353,8 @@ def _settle(
     error_message: str = "",
     usage: dict[str, Any] | None = None,
 ) -> Operation | None:
-    """Compare-and-set on (dispatched, this attempt); the row as it is then, or None if the attempt is stale."""
-    values = {
+    """Compare-and-set on (dispatched, this attempt); the row as events need it, or None if the attempt is stale."""
+    values: dict[str, Any] = {
         "operation_id": given.operation_id,
         "attempt": given.attempt,
         "state": state.value,
@@ -352,9 +363,15 @@ def _settle(
         "error_class": error_class,
         "error_message": visible(error_message)[:ERROR_MESSAGE_CHARS_MAX],
         "usage": None if usage is None else json.dumps(usage),
-        "probe_after": PROBE_FIRST_AFTER,
+        "probe_after_seconds": PROBE_FIRST_AFTER_SECONDS,
     }
-    return next(iter(Operation.objects.raw(load(HERE, "settle"), values)), None)
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "settle"), values)
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    run_id, facts = row
+    return Operation(id=given.operation_id, run_id=run_id, **json.loads(facts))
 
 
 def _move(operation: Operation, state: Operation.State, **values: Any) -> bool:

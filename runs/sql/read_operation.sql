@@ -1,12 +1,23 @@
 -- All that a dispatch must know of one operation, in one look: the call, its run, its tool as registered now.
-SELECT o.*,
-    jsonb_build_object('project_id', r.project_id, 'workspace', r.workspace, 'started_by', r.started_by) AS run_facts,
-    jsonb_build_object(
-        'id', v.id, 'agent_id', v.agent_id, 'version', v.version, 'digest', v.digest,
+-- Few columns, for each costs the driver more than its share of one JSON text.
+SELECT o.run_id, o.first_dispatched_at, o.deadline_at, a.body, jsonb_build_object(
+    'operation', jsonb_build_object(
+        'project_id', o.project_id, 'turn', o.turn, 'position', o.position, 'kind', o.kind, 'name', o.name,
+        'definition_digest', o.definition_digest, 'arguments_digest', o.arguments_digest,
+        'call_digest', o.call_digest, 'twin_id', o.twin_id, 'actor', o.actor, 'effect', o.effect,
+        'idempotent_for_seconds', o.idempotent_for_seconds, 'probes', o.probes, 'policy', o.policy,
+        'policy_answer', o.policy_answer, 'state', o.state, 'attempt', o.attempt, 'verdict', o.verdict,
+        'reconciled_by', o.reconciled_by
+    ),
+    'run', jsonb_build_object('project_id', r.project_id, 'workspace', r.workspace, 'started_by', r.started_by),
+    'version', jsonb_build_object(
+        'id', v.id, 'version', v.version, 'digest', v.digest,
         'definition', jsonb_build_object('model_timeout_seconds', v.definition -> 'model_timeout_seconds')
-    ) AS version_facts,
-    g.name AS agent_name,
-    to_jsonb(t) AS tool_facts, to_jsonb(s) - 'created_at' AS server_facts, a.body AS arguments_body
+    ),
+    'agent', jsonb_build_object('id', g.id, 'name', g.name),
+    'tool', to_jsonb(t),
+    'server', to_jsonb(s) - 'created_at'
+)
 FROM runs_operation o
 JOIN runs_run r ON r.id = o.run_id
 JOIN runs_agentversion v ON v.id = r.agent_version_id
