@@ -16,6 +16,12 @@ from tests.waiting import until
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("temporal_server")]
 
 
+@pytest.fixture(autouse=True)
+def own_task_queue(settings):
+    """Most tests here start runs and no worker: one that does must not find theirs."""
+    settings.TEMPORAL_TASK_QUEUE = f"queue-{uuid.uuid4()}"
+
+
 @pytest.fixture
 def project():
     return make_project()
