@@ -8,6 +8,7 @@ import dj_database_url
 
 from kernel_project import environment
 from kernel_project.console import UNFOLD as UNFOLD
+from kernel_project.devstack.layout import Layout
 
 ENV = environment.read()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -71,7 +72,7 @@ def _database(url: str, pool_max: int) -> dict[str, object]:
     """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
     return dict(dj_database_url.parse(url)) | {
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "timeout": 10}},
+        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "timeout": 10, "reconnect_timeout": 5}},
         "DISABLE_SERVER_SIDE_CURSORS": True,  # a pooler in transaction mode may stand between
     }
 
@@ -88,7 +89,7 @@ USE_I18N = False
 FORMAT_MODULE_PATH = "kernel_project.formats"
 
 STATIC_URL = "/static/"
-STATIC_ROOT = BASE_DIR / "var" / "static"
+STATIC_ROOT = Layout.from_environment().var / "static"
 WHITENOISE_USE_FINDERS = not PRODUCTION
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION

@@ -159,6 +159,7 @@ def _python_tool(tool: PythonToolFile, functions: dict[str, python.PythonTool]) 
         "idempotent_for_seconds": function.idempotent_for_seconds,
         "probe": {} if function.probe else None,
         "timeout_seconds": function.timeout_seconds,
+        "configuration": dict(function.configuration),
     }
 
 

@@ -47,6 +47,7 @@ def enter_private_layout() -> Layout:
         os.environ.pop(name.upper(), None)  # what the developer has set is not for tests
     os.environ.update(layout.environment())
     os.environ["KERNEL_SCRIPTS"] = str(layout.var / "scripts")
+    (layout.var / "static").mkdir()  # in development files are served from the apps, but WhiteNoise asks for the folder
     return layout
 
 

@@ -40,7 +40,7 @@ def test_a_service_has_known_members_only_and_its_references_exist(name: str) ->
     assert all(volume.partition(":")[0] in FILE["volumes"] for volume in service.get("volumes", []))
 
 
-@pytest.mark.parametrize("name", SERVICES.keys() - {"migrate"})
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"migrate"}))
 def test_a_service_says_whether_it_is_healthy(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
     assert check.keys() >= {"test", "interval", "timeout", "retries"}
