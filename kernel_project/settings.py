@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
+    "ninja",  # its own copy of the OpenAPI page's scripts: no page asks another origin
     "kernel_project",
     "outbox",
     "approvals",
