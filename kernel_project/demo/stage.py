@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from django.core.management import CommandError, call_command
 
 from kernel_project.devstack.api_client import NotAsPromised
 from kernel_project.devstack.layout import PROJECT_ROOT
@@ -55,15 +58,17 @@ def register(stack: Stack, program: Path, workspace: Path) -> None:
     file = stack.layout.var / "demo" / "project.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    manage(stack, "load_agents", str(file), "--by", "demo", "--workspace", str(workspace))
+    manage("load_agents", str(file), "--by", "demo", "--workspace", str(workspace))
 
 
-def manage(stack: Stack, *words: str) -> str:
-    """Run a management command in the stack; returns what it printed."""
-    done = stack.manage(*words)
-    if done.returncode:
-        raise NotAsPromised(f"manage.py {words[0]} failed: {done.stderr.strip()[-500:]}")
-    return done.stdout
+def manage(*words: str) -> str:
+    """Run a management command, in this process, whose settings lead to the same stack; returns what it printed."""
+    printed = io.StringIO()
+    try:
+        call_command(*words, stdout=printed)
+    except CommandError as error:
+        raise NotAsPromised(f"manage.py {words[0]} failed: {error}") from error
+    return printed.getvalue()
 
 
 def commits_of(folder: Path, operation_id: str = "") -> list[str]:

@@ -20,7 +20,7 @@ RUN_SECONDS_MAX = 120.0
 PERSON_SECONDS_MAX = 3_600.0
 LAG_SECONDS_MAX = 30.0
 COMMIT = "git/git_commit"
-KILL_AFTER_COMMIT = f"after_effect:{COMMIT}=kill"
+KILL_AFTER_SECOND_COMMIT = f"after_effect:{COMMIT}#2=kill"
 Say = Callable[[str], None]
 
 
@@ -44,6 +44,7 @@ class Demo:
 
     def play(self, repository: str) -> list[str]:
         """Both runs and their accounts; returns what is not as it should be."""
+        self.stack.extra_environment["KERNEL_FAULTS"] = KILL_AFTER_SECOND_COMMIT
         with ThreadPoolExecutor(2) as pool:  # the server is installed while the stack starts
             program = pool.submit(stage.git_server, self.stack.layout.var)
             self.stack.start_all()
@@ -70,9 +71,7 @@ class Demo:
         return self._ended(applicant, run["id"], folder, "Run 1: an approval, then the commit")
 
     def _second_run(self, applicant: Client, approver: Client, folder: Path) -> Told:
-        """The worker carries a fault that kills it (SIGKILL) between the commit and its settlement."""
-        self.stack.extra_environment["KERNEL_FAULTS"] = KILL_AFTER_COMMIT
-        self.stack.restart("worker")
+        """The worker's fault kills it (SIGKILL) between its second commit and that one's settlement."""
         run = self._start(applicant, folder)
         self._approve(approver, run["id"])
         worker = self.stack["worker"]
@@ -155,7 +154,7 @@ class Demo:
         words = ["create_api_key", "--project", "demo", "--name", f"demo {name}"]
         for scope in scopes:
             words += ["--scope", scope]
-        printed = stage.manage(self.stack, *words, *(["--user", user] if user else []))
+        printed = stage.manage(*words, *(["--user", user] if user else []))
         key = next(word for word in printed.split() if word.startswith("ak_"))
         return Client(self.stack.layout.web_url, key)
 
@@ -165,7 +164,7 @@ class Demo:
     def _approver(self) -> Client:
         """The demo's approver: a person of the group that the policy names, with a key of their own."""
         rights = ("--permission", "approvals.view_approval", "--permission", "approvals.decide_approval")
-        stage.manage(self.stack, "ensure_user", "demo-approver", "--group", "approvers", *rights)
+        stage.manage("ensure_user", "demo-approver", "--group", "approvers", *rights)
         return self._key("approver", "approvals:read", "approvals:decide", user="demo-approver")
 
 

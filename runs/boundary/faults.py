@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -27,11 +29,22 @@ class Injected(Exception):
 
 def reach(point: Point, name: str) -> None:
     """Do what is armed for this point and this operation name, if anything is."""
-    if settings.KERNEL_FAULTS:
-        _act(_armed(settings.KERNEL_FAULTS).get((point, name)))
+    if settings.KERNEL_FAULTS and (armed := _armed(settings.KERNEL_FAULTS).get((point, name))):
+        _reached[point, name] += 1
+        if armed.time in (0, _reached[point, name]):
+            _act(armed.action)
 
 
-def _act(action: Action | None) -> None:
+@dataclass(frozen=True)
+class _Armed:
+    action: Action
+    time: int  # only this time that the point is reached in this process; 0 is every time
+
+
+_reached: Counter[tuple[str, str]] = Counter()
+
+
+def _act(action: Action) -> None:
     match action:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -50,15 +63,17 @@ def _cut_the_database() -> None:
 
 
 @cache
-def _armed(text: str) -> dict[tuple[str, str], Action]:
-    """`point:operation name=action`, separated by semicolons."""
+def _armed(text: str) -> dict[tuple[str, str], _Armed]:
+    """`point:operation name=action`, separated by semicolons; `name#2` is the second time only."""
     if settings.PRODUCTION:
         raise ImproperlyConfigured("KERNEL_FAULTS must not be set in production")
-    armed: dict[tuple[str, str], Action] = {}
+    armed: dict[tuple[str, str], _Armed] = {}
     for entry in text.split(";"):
         place, _, action = entry.strip().partition("=")
-        point, _, name = place.partition(":")
-        if point not in get_args(Point) or action not in get_args(Action) or not name:
-            raise ImproperlyConfigured(f"KERNEL_FAULTS: {entry!r} is not POINT:NAME=ACTION")
-        armed[point, name] = action  # type: ignore[assignment]  # checked above
+        point, _, named = place.partition(":")
+        name, _, time_text = named.partition("#")
+        fits = point in get_args(Point) and action in get_args(Action) and name and (time_text or "1").isdigit()
+        if not fits:
+            raise ImproperlyConfigured(f"KERNEL_FAULTS: {entry!r} is not POINT:NAME=ACTION or POINT:NAME#TIME=ACTION")
+        armed[point, name] = _Armed(action, int(time_text or 0))  # type: ignore[arg-type]  # checked above
     return armed
