@@ -35,7 +35,7 @@ class ToolExited(Exception):
 @dataclass(frozen=True)
 class PythonTool:
     """A function with what its author declares of it. A declaration that says nothing is a write with neither key nor
-    probe. The function is called as `function(dispatch, **arguments)`; `configuration` is what docs/tools.md describes.
+    probe. The function is called as `function(dispatch, **arguments)`; `configuration` is what docs/agents.md describes.
     """
 
     name: str
