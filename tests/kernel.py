@@ -126,6 +126,12 @@ async def worker() -> AsyncIterator[None]:
         yield
 
 
+async def hangs(dispatch: Dispatch, text: str) -> str:
+    """A tool that does nothing until it is cancelled, and leaves nothing behind then."""
+    await asyncio.sleep(120)
+    return "never"
+
+
 class Carrier:
     """A worker in a thread of its own, so that tests stay plain functions; one serves a whole module."""
 

@@ -36,10 +36,26 @@ TEXTS = {
 }
 
 
+COLUMNS = (
+    "run_id", "turn", "position", "kind", "state", "attempt", "verdict", "note", "usage", "arguments_digest",
+    "result_digest", "error_class", "error_message",
+)  # fmt: skip
+
+
 def messages(run: Run, before_turn: int, limit: str = "") -> list[Message]:
     """What the model is to read before `before_turn`: the input, then each turn's answer and results."""
-    rows = list(Operation.objects.filter(run=run, turn__lt=before_turn).order_by("turn", "position"))
-    bodies = artifacts.read_many(run.id, {run.input_digest, *(row.result_digest for row in rows if row.result_digest)})
+    return told(run, rows(run, before_turn - 1), limit)
+
+
+def rows(run: Run, last_turn: int) -> list[Operation]:
+    """The run's operations up to a turn, in the order of the conversation, with what it needs of them."""
+    return list(Operation.objects.filter(run=run, turn__lte=last_turn).only(*COLUMNS).order_by("turn", "position"))
+
+
+def told(run: Run, rows: Sequence[Operation], limit: str = "") -> list[Message]:
+    """The same from the run's rows."""
+    digests = {row.result_digest for row in rows if row.result_digest}
+    bodies = artifacts.read_many(run.id, {run.input_digest, *digests})
     return compose(bodies[run.input_digest].decode(), rows, bodies, limit)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-from django.db.models.functions import Coalesce, Now
+from django.db import IntegrityError, connection, transaction
+from django.db.models.functions import Now
 
 from approvals import selectors as approvals
 from kernel_project.primitives import ids
 from kernel_project.primitives.canonical import canonical_json, parse_json, sha256_hex
+from kernel_project.primitives.sql import load
 from outbox import services as outbox
 from outbox.contracts import NewEvent
 from runs.boundary import artifacts, intents, operations, workspaces
@@ -28,6 +30,7 @@ from runs.loop import transcripts
 from runs.loop.contracts import ThinkInput, Thought, Ticket
 from runs.models import Artifact, Kind, News, Operation, Run, Tool
 
+HERE = Path(__file__).parent.parent  # the app: its SQL is there
 DELIVERIES_MAX = 20  # dispatches of one model call over crashes and retries; then the call has failed
 STATE = Operation.State
 REFUSALS = ("content_filter", "refusal")
@@ -36,8 +39,10 @@ LOCAL_TIMEOUT_SECONDS_MAX = 10  # a longer call would hold the workflow's task
 
 @dataclass(frozen=True)
 class Question:
-    """A dispatched model call and what to ask."""
+    """A dispatched model call of a run, what to ask, and the tools that the answer may call."""
 
+    run: Run
+    tools: Sequence[Tool]
     given: Dispatch
     request: ModelRequest
 
@@ -51,22 +56,29 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
         workspaces.ensure(run)
     if asked.woken:
         hear(run.id)
-    operation_id = ids.operation_id(run.id, asked.turn, 0)
-    described = artifacts.stage_json(_description(run, asked))
-    with transaction.atomic():
-        known = Operation.objects.filter(id=operation_id).first()
-        if known is not None and (told := _told_before(known, asked)) is not None:
-            return told
-        if known is None and not _begin_turn(run, asked, operation_id, described):
-            return Thought(kind="stopped")
-        step = operations.dispatch(operation_id, heartbeat)
-        if isinstance(step, Unclear):  # an earlier delivery asked and was interrupted: asking again costs only tokens
-            if step.dispatch.attempt >= DELIVERIES_MAX:
-                return _give_up(asked, step)
-            step = operations.again(step, heartbeat)
-        if not isinstance(step, Dispatch):
-            return Thought(kind="stopped")
-    return Question(step, _request(run, asked, step))
+    rows = transcripts.rows(run, asked.turn)
+    before = [row for row in rows if row.turn < asked.turn]
+    if any(row.turn == asked.turn for row in rows):
+        step = _go_on(asked, heartbeat)
+    else:
+        step = _begin_turn(run, asked, before, heartbeat) or Thought(kind="stopped")
+    if not isinstance(step, Dispatch):
+        return step
+    tools = intents.usable_tools(run)
+    return Question(run, tools, step, _request(run, asked, before, step, tools))
+
+
+def _go_on(asked: ThinkInput, heartbeat: Callable[..., None]) -> Dispatch | Thought:
+    """A turn that was begun before: by an earlier delivery, or by a call that failed and is tried again."""
+    operation = Operation.objects.get(run_id=asked.run_id, turn=asked.turn, position=0)
+    if (told := _told_before(operation, asked)) is not None:
+        return told
+    step = operations.dispatch(operation.id, heartbeat)
+    if isinstance(step, Unclear):  # an earlier delivery asked and was interrupted: asking again costs only tokens
+        if step.dispatch.attempt >= DELIVERIES_MAX:
+            return _give_up(asked, step)
+        step = operations.again(step, heartbeat)
+    return step if isinstance(step, Dispatch) else Thought(kind="stopped")
 
 
 def _told_before(operation: Operation, asked: ThinkInput) -> Thought | None:
@@ -85,25 +97,33 @@ def _give_up(asked: ThinkInput, step: Unclear) -> Thought:
     return Thought(kind="failed", code="interrupted")
 
 
-def _begin_turn(run: Run, asked: ThinkInput, operation_id: UUID, described: artifacts.Staged) -> bool:
-    """Write that the turn began, with its model call; false if the run was asked to stop.
+def _begin_turn(
+    run: Run, asked: ThinkInput, before: Sequence[Operation], heartbeat: Callable[..., None]
+) -> Dispatch | Thought | None:
+    """Write that the turn began and let its model call go; None if the run was asked to stop.
 
     The first turn proves that Temporal has the run: from here it is running. The run's row is locked first, here and
     everywhere (run, approval, operation, stream): a cancel that comes now waits.
     """
-    live = Run.objects.filter(
-        id=run.id, state__in=(Run.State.STARTING, Run.State.RUNNING), cancel_requested_at__isnull=True
-    )
-    moved = live.update(
-        state=Run.State.RUNNING, started_at=Coalesce("started_at", Now()), turn=asked.turn, waiting_for=""
-    )
-    if moved != 1:
-        return False
-    artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [described])
-    _model_operation(run, asked, operation_id, described).save(force_insert=True)
+    described = artifacts.stage_json(_description(run, asked, before))
+    operation = _model_operation(run, asked, described)
     begun = [_started(run)] if run.state == Run.State.STARTING else []
-    outbox.append([*begun, *_turn_events(run, asked)])
-    return True
+    try:
+        with transaction.atomic():
+            if not _take_turn(run.id, asked.turn):
+                return None
+            artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [described])
+            operation.save(force_insert=True)
+            return operations.dispatch_written(operation, described.data, heartbeat, *begun, *_turn_events(run, asked))
+    except IntegrityError:  # another delivery of this turn was faster by a moment
+        return _go_on(asked, heartbeat)
+
+
+def _take_turn(run_id: UUID, turn: int) -> bool:
+    """Lock the run for its next turn; false if it is not to go on."""
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "begin_turn"), {"run_id": run_id, "turn": turn})
+        return int(cursor.rowcount) == 1
 
 
 def begin_run(run: Run) -> None:
@@ -134,9 +154,9 @@ def run_event(run: Run, event_type: str, data: dict[str, Any], subject: str = ""
     )  # fmt: skip
 
 
-def _model_operation(run: Run, asked: ThinkInput, operation_id: UUID, described: artifacts.Staged) -> Operation:
+def _model_operation(run: Run, asked: ThinkInput, described: artifacts.Staged) -> Operation:
     return Operation(
-        id=operation_id,
+        id=ids.operation_id(run.id, asked.turn, 0),
         run=run,
         project_id=run.project_id,
         turn=asked.turn,
@@ -153,9 +173,9 @@ def _model_operation(run: Run, asked: ThinkInput, operation_id: UUID, described:
     )
 
 
-def _description(run: Run, asked: ThinkInput) -> dict[str, Any]:
+def _description(run: Run, asked: ThinkInput, before: Sequence[Operation]) -> dict[str, Any]:
     """What the model is asked, as a chain of hashes: the last turn's operations stand for all before them."""
-    last = Operation.objects.filter(run=run, turn=asked.turn - 1).order_by("position")
+    last = [row for row in before if row.turn == asked.turn - 1]
     return {
         "agent": run.agent_version.digest,
         "input": run.input_digest,
@@ -180,7 +200,9 @@ def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
     )  # fmt: skip
 
 
-def _request(run: Run, asked: ThinkInput, given: Dispatch) -> ModelRequest:
+def _request(
+    run: Run, asked: ThinkInput, before: Sequence[Operation], given: Dispatch, tools: Sequence[Tool]
+) -> ModelRequest:
     definition = run.agent_version.definition
     key = definition["api_key_env"]
     return ModelRequest(
@@ -188,8 +210,11 @@ def _request(run: Run, asked: ThinkInput, given: Dispatch) -> ModelRequest:
         base_url=definition["base_url"],
         api_key_ref=ApiKeyReference(from_env=key) if key else None,
         instructions=definition["instructions"],
-        messages=tuple(transcripts.messages(run, asked.turn, asked.limit)),
-        tools=tuple(_offered(run)) if asked.tools else (),
+        messages=tuple(transcripts.told(run, before, asked.limit)),
+        tools=tuple(
+            ToolDefinition(name=tool.exposed_name, description=tool.description, input_schema=tool.input_schema)
+            for tool in (tools if asked.tools else ())
+        ),
         max_output_tokens=definition["max_output_tokens"],
         temperature=definition["temperature"],
         timeout_seconds=definition["model_timeout_seconds"],
@@ -199,38 +224,30 @@ def _request(run: Run, asked: ThinkInput, given: Dispatch) -> ModelRequest:
     )
 
 
-def _offered(run: Run) -> list[ToolDefinition]:
-    names = run.agent_version.definition["tools"]
-    tools = Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True).order_by("exposed_name")
-    return [
-        ToolDefinition(name=tool.exposed_name, description=tool.description, input_schema=tool.input_schema)
-        for tool in tools
-    ]
-
-
 def close_turn(asked: ThinkInput, question: Question, answer: ModelAnswer) -> Thought:
     """Keep the model's answer and write down what it wants, in one transaction."""
-    run = Run.objects.select_related("agent_version__agent").get(id=asked.run_id)
+    run = question.run
     kept = artifacts.stage_json({"text": answer.text, "calls": [call.model_dump() for call in answer.calls]})
     usage = {**answer.usage.model_dump(), "finish_reason": answer.finish_reason, "answered_by": answer.model}
     facts = {"provider": answer.provider, "latency_ms": round(answer.seconds * 1000), "usage": usage}
-    drafts = intents.draft(run, asked.turn, _wanted(asked, answer))
+    wanted = _wanted(asked, answer)
+    drafts = intents.draft(run, asked.turn, wanted, question.tools) if wanted else []
     with transaction.atomic():
         stopped = _is_stopped(run.id)
         settled = operations.settle_model_answer(question.given, kept, facts)
-        if settled.state != STATE.SUCCEEDED:
-            return Thought(kind="stopped")
-        if not stopped and not Operation.objects.filter(run=run, turn=asked.turn, position__gte=1).exists():
+        stale = settled.state != STATE.SUCCEEDED
+        if drafts and not stopped and not stale:
             intents.propose(run, drafts)
-    if stopped:
+    if stopped or stale:
         return Thought(kind="stopped")
-    return thought_of(Operation.objects.get(id=question.given.operation_id))
+    return _thought(answer.finish_reason, [one.operation for one in drafts], answer.text)
 
 
 def _is_stopped(run_id: UUID) -> bool:
     """Whether a cancel was committed; one that comes now waits for this transaction, and finds the new calls."""
-    run = Run.objects.select_for_update(no_key=True).only("cancel_requested_at").get(id=run_id)
-    return run.cancel_requested_at is not None
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "hold_run"), {"run_id": run_id})
+        return bool(cursor.fetchone()[0])
 
 
 def _wanted(asked: ThinkInput, answer: ModelAnswer) -> list[Wanted]:
@@ -280,22 +297,22 @@ def _failure(operation: Operation) -> Thought:
 
 def thought_of(operation: Operation) -> Thought:
     """What came of a settled model call, read from the rows: a redelivery gives the same answer."""
+    calls = Operation.objects.filter(run_id=operation.run_id, turn=operation.turn, position__gte=1)
+    answer = parse_json(artifacts.read(operation.run_id, operation.result_digest))
     reason = operation.usage.get("finish_reason")
-    calls = list(
-        Operation.objects.filter(run_id=operation.run_id, turn=operation.turn, position__gte=1)
-        .select_related("tool")
-        .order_by("position")
-    )
+    return _thought(reason, list(calls.select_related("tool").order_by("position")), answer["text"])
+
+
+def _thought(reason: str | None, calls: Sequence[Operation], text: str) -> Thought:
     if reason == "length":
         return Thought(kind="cut", code="output_cut")
     if reason in REFUSALS:
         return Thought(kind="refused", code=str(reason))
     if calls:
         return Thought(kind="calls", tickets=tickets_of(calls))
-    answer = parse_json(artifacts.read(operation.run_id, operation.result_digest))
     if reason == "error":
         return Thought(kind="empty", code="bad_response")
-    return Thought(kind="answer" if answer["text"].strip() else "empty")
+    return Thought(kind="answer" if text.strip() else "empty")
 
 
 def tickets(run_id: UUID, operation_ids: Sequence[UUID]) -> tuple[Ticket, ...]:

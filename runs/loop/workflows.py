@@ -41,6 +41,7 @@ PERFORM_SLACK = timedelta(minutes=15)  # over a tool's own time-out: store retri
 DEADLINE_WAIT_MIN = timedelta(milliseconds=500)  # the store's clock judges, and it may lag behind ours
 AGAIN_FIRST_SECONDS = 1.0  # before a call that came back open and ready is tried once more; doubled each time
 AGAIN_MAX_SECONDS = 60.0
+BROKEN = "internal_error"  # the failure code of a fault of ours
 HISTORY_EVENTS_MAX = 8_000  # then a new execution; the server's own suggestion usually comes first
 HISTORY_BYTES_MAX = 8 * 1024 * 1024
 
@@ -199,10 +200,19 @@ class AgentRun:
         return seen
 
     async def _finish(self, plan: Plan, ended: agent_loop.Finish) -> str:
-        """Write the end, also of a cancelled run: its calls in flight are settled or uncertain before."""
+        """Write the end, also of a cancelled run: its calls in flight are settled or uncertain before.
+
+        A run that came to its own end has none in flight, so its end is a database step like any other.
+        """
+        asked = FinishInput(run_id=plan.run_id, outcome=ended.outcome, code=ended.code, message=ended.message)
+        if ended.outcome != "cancelled" and ended.code != BROKEN:
+            written: str = await workflow.execute_local_activity(
+                "finish", asked, result_type=str, start_to_close_timeout=LOCAL_TIMEOUT, retry_policy=STORE_RETRY
+            )
+            return written
         state: str = await workflow.execute_activity(
             "finish",
-            FinishInput(run_id=plan.run_id, outcome=ended.outcome, code=ended.code, message=ended.message),
+            asked,
             result_type=str,
             start_to_close_timeout=PERFORM_SLACK,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
@@ -245,4 +255,4 @@ def _broken(error: ActivityError) -> agent_loop.Finish:
     """An activity failed in a way that no retry mends: a fault of ours, named without its details."""
     cause = error.cause
     name = cause.type if isinstance(cause, ApplicationError) and cause.type else type(cause).__name__
-    return agent_loop.Finish("failed", "internal_error", f"an activity failed: {name}")
+    return agent_loop.Finish("failed", BROKEN, f"an activity failed: {name}")

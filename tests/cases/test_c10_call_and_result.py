@@ -13,7 +13,21 @@ from outbox.contracts import Actor
 from runs.boundary.models.contracts import AssistantMessage, ToolMessage
 from runs.boundary.models.history import make_safe
 from runs.loop import endings, transcripts
-from tests.kernel import begin, call, calls, decide, ended, make_project, make_tool, read, said, says, states, waits
+from tests.kernel import (
+    begin,
+    call,
+    calls,
+    decide,
+    ended,
+    hangs,
+    make_project,
+    make_tool,
+    read,
+    said,
+    says,
+    states,
+    waits,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("carrier")]
 
@@ -57,12 +71,14 @@ def test_a_denial_while_the_other_call_runs(project, gate):
     assert len(asked) == 2
 
 
-def test_a_cancel_in_the_middle_leaves_one_result_for_each_call(project, gate):
-    run = begin([BOTH, says("never")], ["slow", "gated"], project=project)
+def test_a_cancel_in_the_middle_leaves_one_result_for_each_call(project):
+    make_tool(project, "hang", hangs, effect="read")
+    script = [calls(call("hang", text="a"), call("gated", text="b")), says("never")]
+    run = begin(script, ["hang", "gated"], project=project)
     waits(run, "dispatched", "awaiting_approval")
     endings.request_cancel(run.id, project.slug, by=Actor(id="ann", type="human"))
     assert ended(run).state == "cancelled"
-    assert states(run) == [("slow", "failed"), ("gated", "withdrawn")]
+    assert states(run) == [("hang", "failed"), ("gated", "withdrawn")]
     asked, answered = pairs(run)
     assert asked == answered
     assert len(asked) == 2

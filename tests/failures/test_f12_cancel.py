@@ -22,6 +22,7 @@ from tests.kernel import (
     calls,
     decide,
     ended,
+    hangs,
     make_project,
     make_tool,
     read,
@@ -49,13 +50,6 @@ def project():
     return make_project()
 
 
-@pytest.fixture
-def gate():
-    opened = threading.Event()
-    yield opened
-    opened.set()
-
-
 def cancel(run, reason=""):
     return endings.request_cancel(run.id, run.project_id, by=ANN, reason=reason)
 
@@ -76,8 +70,8 @@ def test_during_a_retry_after(project):
     assert ended(run, 20).state == "cancelled"
 
 
-def test_during_a_read_it_is_failed_and_had_no_effect(project, gate):
-    make_tool(project, "slow", lambda dispatch, text: gate.wait(30) and "read", effect="read")
+def test_during_a_read_it_is_failed_and_had_no_effect(project):
+    make_tool(project, "slow", hangs, effect="read")
     run = begin([calls(call("slow", text="a")), says("never")], ["slow"], project=project)
     waits(run, "dispatched")
     cancel(run)
@@ -85,11 +79,10 @@ def test_during_a_read_it_is_failed_and_had_no_effect(project, gate):
     assert states(run) == [("slow", "failed")]
 
 
-def test_during_a_write_it_is_uncertain_and_the_run_says_so(project, gate, ledger):
-    def pay(dispatch, text):
+def test_during_a_write_it_is_uncertain_and_the_run_says_so(project, ledger):
+    async def pay(dispatch, text):
         ledger.write(dispatch.idempotency_key, text)
-        gate.wait(30)
-        return "paid"
+        return await hangs(dispatch, text)
 
     make_tool(project, "pay", pay, idempotent_for_seconds=3600)
     run = begin([calls(call("pay", text="a")), says("never")], ["pay"], project=project)
@@ -175,9 +168,9 @@ def test_a_cancel_whose_message_to_temporal_was_lost_is_told_again(project, monk
     assert not News.objects.exists()
 
 
-def test_a_cancel_seen_by_a_look_alone_stops_the_calls_that_still_run(project, gate, monkeypatch):
+def test_a_cancel_seen_by_a_look_alone_stops_the_calls_that_still_run(project, monkeypatch):
     """Temporal's own cancel is lost, a plain wake arrives: the look finds the request, and nothing is left running."""
-    make_tool(project, "slow", lambda dispatch, text: gate.wait(30) and "read", effect="read")
+    make_tool(project, "slow", hangs, effect="read")
     make_tool(project, "pay", lambda dispatch, text: "paid")
     script = [calls(call("slow", text="a"), call("pay", text="b")), says("never")]
     run = begin(script, ["slow", "pay"], project=project)
