@@ -222,7 +222,12 @@ def _runs() -> Card:
         for state in Run.LIVE
     ]
     ended = [
-        Number(state, grouped(counts.ended.get(state, 0)), _list("runs_run", state=state), tones[state])
+        Number(
+            state,
+            grouped(counts.ended.get(state, 0)),
+            _list("runs_run", state=state),
+            tones[state] if counts.ended.get(state) else "idle",
+        )
         for state in Run.ENDED
     ]
     total = f"live now · ended among the latest {grouped(counts.recent)}"

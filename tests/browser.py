@@ -11,15 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.chromium import ARGUMENTS, CHROMIUM, PATIENCE_MILLISECONDS
 from tests.console import PASSWORD
-
-CHROMIUM = "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-PATIENCE_MILLISECONDS = 30_000  # the machine is shared; nothing here waits longer than it must
-SCREENSHOTS = Path(__file__).resolve().parent.parent / "var" / "screenshots"
 
 
 @dataclass

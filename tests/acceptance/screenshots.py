@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.browser import ARGUMENTS, CHROMIUM, PATIENCE_MILLISECONDS, SCREENSHOTS
+from tests.chromium import ARGUMENTS, CHROMIUM, PATIENCE_MILLISECONDS, SCREENSHOTS
 
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
