@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from kernel_project.primitives.clock import now
-from outbox import partitions
+from outbox import partitions, seen
 from outbox.destination import EventStore
 from outbox.publisher import Publisher
 
@@ -22,6 +22,12 @@ def publish() -> int:
         return Publisher(store).run(PUBLISH_SECONDS)
     finally:
         store.close()
+
+
+@shared_task(name="outbox.look_over_there", ignore_result=True)
+def look_over_there() -> int:
+    """Ask the event store how far it has the runs that moved."""
+    return seen.look()
 
 
 @shared_task(name="outbox.make_partitions", ignore_result=True)
