@@ -82,11 +82,13 @@ class Publisher:
         self.fenced = 0
         self._hint = LONG_AGO
         self._beat_at = 0.0
+        self._has_place = False
 
     def run(self, seconds: float) -> int:
         """Publish for so long, or until another publisher has the place; returns how many events went out."""
         until = time.monotonic() + seconds
-        if not self._take_place():
+        self._has_place = self._take_place()
+        if not self._has_place:
             return 0
         try:
             while time.monotonic() < until and self._beat():
@@ -95,6 +97,7 @@ class Publisher:
                 time.sleep(POLL_SECONDS)
         finally:
             self._leave_place()
+            self._has_place = False
             close_old_connections()
         return self.published
 
@@ -115,8 +118,8 @@ class Publisher:
         self._read(lanes)
         failure: DestinationFailed | None = None
         try:
-            for batch in batches(lanes, limit=self._batch_limit()):
-                if time.monotonic() + SEND_BUDGET_SECONDS > leased_until:
+            for batch in batches(lanes, first=self._first_batch()):
+                if time.monotonic() + SEND_BUDGET_SECONDS > leased_until or not self._still_ours():
                     break
                 self._send(batch)
         except DestinationFailed as error:
@@ -176,8 +179,8 @@ class Publisher:
             park(refused for lane in moved for refused in lane.refused)
         return sum(lane.published - before[lane.run_id] for lane in moved)
 
-    def _batch_limit(self) -> int:
-        """A batch of one while the circuit is half open."""
+    def _first_batch(self) -> int:
+        """While the circuit is half open the first batch is one event; once that is taken, whole ones follow."""
         row = Destination.objects.filter(name=self.sink.name).values_list("failures", flat=True).first()
         return 1 if row else BATCH_EVENTS_MAX
 
@@ -210,6 +213,10 @@ class Publisher:
             worker_token=None, worker_until=None
         )
 
+    def _still_ours(self) -> bool:
+        """Between two batches, too: a slow store must not make us look dead."""
+        return not self._has_place or self._beat()
+
     def _beat(self) -> bool:
         """Once a second: prove that the place is still ours, write the heartbeat, and look without the hint."""
         if time.monotonic() - self._beat_at < BEAT_SECONDS:
@@ -223,16 +230,19 @@ class Publisher:
         return self._renew(Q(worker_token=self.place, worker_until__gt=Now()))
 
 
-def batches(lanes: Sequence[Lane], limit: int) -> Iterable[list[tuple[Lane, Outgoing]]]:
-    """Pack the lanes' events into bodies that the store takes; the events of a lane stay in their order."""
+def batches(lanes: Sequence[Lane], first: int = BATCH_EVENTS_MAX) -> Iterable[list[tuple[Lane, Outgoing]]]:
+    """Pack the lanes' events into bodies that the store takes, the first of at most `first` events.
+
+    The events of a lane stay in their order.
+    """
     batch: list[tuple[Lane, Outgoing]] = []
-    size = 0
+    size, limit = 0, first
     for lane in lanes:
         for event in lane.due():
             adds = batch_bytes(event.envelope)
             if batch and (len(batch) >= limit or not fits(size + adds)):
                 yield batch
-                batch, size = [], 0
+                batch, size, limit = [], 0, BATCH_EVENTS_MAX
             batch.append((lane, event))
             size += adds
     if batch:

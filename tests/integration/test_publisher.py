@@ -131,14 +131,25 @@ def test_retry_after_is_obeyed_for_the_whole_destination(store, publisher):
     assert not publisher._closed_circuit()
 
 
-def test_half_open_it_tries_with_a_batch_of_one(store, publisher):
-    write(new_id(), *numbered(10))
+def test_half_open_it_tries_with_one_event_and_then_goes_on_at_full_size(store, publisher):
+    write(new_id(), *numbered(150))
     store.answer = failing(500)
     publisher.pass_once()
     store.answer = store.take
+    store.bodies.clear()
     reopen(publisher)
     publisher.pass_once()
-    assert store.bodies[-1].count(b'"schema"') == 1
+    assert [body.count(b'"schema"') for body in store.bodies] == [1, 100, 49]
+
+
+def test_half_open_a_second_failure_costs_one_request(store, publisher):
+    write(new_id(), *numbered(150))
+    store.answer = failing(500)
+    publisher.pass_once()
+    reopen(publisher)
+    before = store.requests
+    publisher.pass_once()
+    assert store.requests == before + 1
 
 
 @pytest.mark.parametrize(
