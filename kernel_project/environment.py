@@ -6,13 +6,14 @@ In production every service must be named. In development an unset service is th
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self
 
 from django.core.exceptions import ImproperlyConfigured
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 from kernel_project.devstack.layout import Layout
@@ -22,6 +23,19 @@ REQUIRED_IN_PRODUCTION = (
     "kernel_source_id", "artifact_url", "workspace_root", "allowed_hosts",
 )  # fmt: skip
 SECRET_FILE_MODE = 0o600
+SECRET_KEY_CHARS_MIN = 32
+
+# The form of each value, and what it looks like. An example never repeats the value, which may hold a password.
+FORMS = {
+    "database_url": (r"(postgres|postgresql)://\S+", "postgresql://user:password@host:5432/name"),
+    "temporality_database_url": (r"(postgres|postgresql)://\S+", "postgresql://user:password@host:5432/name"),
+    "redis_url": (r"(redis|rediss|unix)://\S+", "redis://host:6379/0"),
+    "temporal_address": (r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", "host:7233"),
+    "temporality_url": (r"https?://[^\s/]\S*", "https://host"),
+    "artifact_url": (r"file:///\S*|s3://[^\s/]\S*", "file:///folder or s3://bucket/prefix"),
+    "workspace_root": (r"/\S*", "/an/absolute/folder"),
+    "kernel_source_id": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "my-installation: letters, digits, dots and hyphens"),
+}
 
 
 class Environment(BaseSettings):
@@ -51,12 +65,23 @@ class Environment(BaseSettings):
     kernel_model: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
+    @field_validator(*FORMS)
+    @classmethod
+    def has_its_form(cls, value: str, info: ValidationInfo) -> str:
+        """A wrong value is found at the start, by its name, and not by whoever needs it first."""
+        form, example = FORMS[info.field_name or ""]
+        if value and not re.fullmatch(form, value):
+            raise ValueError(f"must look like {example}")
+        return value
+
     @model_validator(mode="after")
     def fill_or_refuse(self) -> Self:
         if self.kernel_mode == "production":
             if self.kernel_faults:
                 raise ValueError("KERNEL_FAULTS breaks runs on purpose and is refused in production")
             missing = [name.upper() for name in REQUIRED_IN_PRODUCTION if not getattr(self, name)]
+            if len(self.secret_key) < SECRET_KEY_CHARS_MIN and self.secret_key:
+                raise ValueError(f"SECRET_KEY must be random and have at least {SECRET_KEY_CHARS_MIN} characters")
             if missing:
                 raise ValueError(f"set {', '.join(missing)}: KERNEL_MODE=production takes no default for them")
             return self
