@@ -50,6 +50,8 @@ def check(operation: Operation, arguments: bytes) -> Go | Stop | Ask | Wait:
         return Go() if operation.state in (STATE.PROPOSED, STATE.FAILED) else Wait()
     if not _may_start(operation):
         return Wait()
+    if operation.state == STATE.AWAITING_APPROVAL and approvals.grant(operation.id) is None:
+        return Wait()  # nobody has said yes: the request, and with it the operation, ends by itself
     if stopped := _spent(operation) or _switched_off(operation):
         return stopped
     answer = policy.decide(binding.question(operation))
@@ -89,8 +91,7 @@ def _consent(operation: Operation, arguments: bytes, answer: PolicyResult) -> Go
             return Stop(STATE.BLOCKED, "definition_changed", "the tool was registered anew since this call was made")
         return Go()
     grant = approvals.grant(operation.id)
-    if grant is None:
-        return Wait()
+    assert grant is not None, "asked above"
     if grant.binding == binding.binding(operation, arguments) and _same_rule(grant, answer):
         return Go()
     return _ask(operation, arguments, answer)
