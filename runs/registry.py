@@ -64,8 +64,8 @@ def read(path: Path) -> ProjectFile:
     try:
         content = yaml.safe_load(path.read_text())
         return ProjectFile.model_validate(content)
-    except yaml.YAMLError as error:
-        raise Invalid(f"{path} is not valid YAML: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path} is not valid YAML in UTF-8: {error}") from None
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False)[:PROBLEMS_SHOWN_MAX]
         lines = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in wrong]
@@ -76,7 +76,7 @@ def register(file: ProjectFile, by: str, listing_workspace: str = "") -> Report:
     """Register what a file says, in one transaction, after its servers were asked for their tools."""
     report = Report()
     listed = asyncio.run(_ask_servers(file, listing_workspace, report))
-    functions = python.load(sorted({tool.module for tool in file.tools if isinstance(tool, PythonToolFile)}))
+    functions = _functions(sorted({tool.module for tool in file.tools if isinstance(tool, PythonToolFile)}))
     with transaction.atomic():
         project, _ = Project.objects.get_or_create(slug=file.project, defaults={"name": file.project})
         servers = {config.name: _save_server(project, config, report) for config in file.mcp_servers}
@@ -94,6 +94,13 @@ def register(file: ProjectFile, by: str, listing_workspace: str = "") -> Report:
         for agent in file.agents:
             _save_agent(project, agent, by, report)
     return report
+
+
+def _functions(modules: list[str]) -> dict[str, python.PythonTool]:
+    try:
+        return python.load(modules)
+    except ImportError as error:
+        raise Invalid(f"a module of tools cannot be imported: {error}") from error
 
 
 async def _ask_servers(file: ProjectFile, workspace: str, report: Report) -> dict[tuple[str, str], ListedTool]:

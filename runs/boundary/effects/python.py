@@ -13,6 +13,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
+from django.conf import settings
+
 from kernel_project.primitives.canonical import NotCanonical, canonical_json, sha256_hex
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer
 from runs.boundary.threads import with_clean_connection
@@ -35,7 +37,7 @@ class ToolExited(Exception):
 @dataclass(frozen=True)
 class PythonTool:
     """A function with what its author declares of it. A declaration that says nothing is a write with neither key nor
-    probe. The function is called as `function(dispatch, **arguments)`; `configuration` is what docs/agents.md describes.
+    probe. The function is called as `function(dispatch, **arguments)`; `configuration` stands in docs/agents.md.
     """
 
     name: str
@@ -90,12 +92,17 @@ def load(modules: list[str]) -> dict[str, PythonTool]:
     return dict(_registered)
 
 
+def _find(name: str) -> PythonTool | None:
+    """The function of that name; a process that is no worker (a probe's) loads the modules when it first asks."""
+    return _registered.get(name) or load(settings.KERNEL_TOOL_MODULES).get(name)
+
+
 async def perform(dispatch: Dispatch) -> EffectResult:
     """Call the function. It raises NotSent or Refused for a call that had no effect; anything else is unclear.
 
     A function that blocks cannot be stopped: a cancellation is heard only when it has returned, with its answer.
     """
-    tool = _registered.get(dispatch.configuration["remote_name"])
+    tool = _find(dispatch.configuration["remote_name"])
     if tool is None:
         raise NotSent(f"this worker has no function registered as {dispatch.configuration['remote_name']!r}")
     call = _bound(tool, dispatch)
@@ -174,8 +181,9 @@ def as_result(answer: Answer) -> EffectResult:
 
 async def probe(dispatch: Dispatch) -> ProbeAnswer:
     """Ask the function's own probe."""
-    tool = _registered[dispatch.configuration["remote_name"]]
-    assert tool.probe is not None, f"{tool.name} declares no probe"
+    tool = _find(dispatch.configuration["remote_name"])
+    assert tool is not None, f"{dispatch.tool} is not registered in this process"
+    assert tool.probe is not None, f"{dispatch.tool} declares no probe"
     if inspect.iscoroutinefunction(tool.probe):
         answer: ProbeAnswer = await tool.probe(dispatch)
         return answer
