@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import InterfaceError, OperationalError
+from obstore.exceptions import BaseError
 from psycopg_pool import PoolTimeout
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 BEAT_SECONDS = 2.0  # a fifth of the workflow's heartbeat time-out
 SUCCEEDED = "succeeded"
-STORE_DOWN = (OperationalError, InterfaceError, PoolTimeout)
+STORE_DOWN = (OperationalError, InterfaceError, PoolTimeout, BaseError)  # the database, the object store
 
 
 def guarded(work: Callable[P, Any]) -> Callable[P, Any]:

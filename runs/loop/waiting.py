@@ -111,12 +111,15 @@ def _ask_temporal(run: Run) -> str:
 
 
 def _lost(run: Run, standing: temporal.Standing) -> str:
-    """A live run without a workflow: somebody ended it in Temporal, or Temporal lost it. End the run, with a name.
+    """A live run without a workflow. One that somebody ended in Temporal ends the run too, with a name.
 
-    A start that nobody confirmed is settled elsewhere.
+    One that Temporal does not know may be our own mistake (another namespace, a server that was reset), so it is shown
+    and ends the run only when a person asked it to stop. A start that nobody confirmed is settled elsewhere.
     """
     if run.state == Run.State.STARTING:
         return "start not confirmed by Temporal yet"
+    if standing == "absent" and run.state != Run.State.CANCELLING:
+        return "Temporal does not know its workflow: is it the right namespace? Cancel the run to end it"
     logger.warning("run %s is live and its workflow is %s", run.id, standing)
     for operation_id in endings.in_flight(run.id):
         asyncio.run(perform.give_up(operation_id))
