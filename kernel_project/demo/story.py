@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+from django.conf import settings
 
 from kernel_project.demo import stage
-from kernel_project.devstack.api_client import Client, Json
+from kernel_project.devstack.api_client import Client, Json, NotAsPromised
 from kernel_project.devstack.layout import PROJECT_ROOT, Layout
 from kernel_project.devstack.stack import ALL, Stack
 
@@ -33,6 +34,7 @@ class Told:
     events: list[Json]
     operations: list[Json]
     folder: Path
+    killed: bool
 
 
 class Demo:
@@ -41,6 +43,7 @@ class Demo:
     def __init__(self, stack: Stack, say: Say, *, interactive: bool) -> None:
         self.stack, self.say, self.interactive = stack, say, interactive
         self.wrong: list[str] = []
+        self.before = 0  # commits of a fresh clone
 
     def play(self, repository: str) -> list[str]:
         """Both runs and their accounts; returns what is not as it should be."""
@@ -51,7 +54,8 @@ class Demo:
             self.say("the stack is up: PostgreSQL, Valkey, Temporal, event store, web, worker, Celery, beat")
         workspaces = self.stack.layout.var / "workspaces"
         folders = [stage.clone(repository, workspaces, name) for name in ("first", "second")]
-        self.say(f"cloned {repository} twice")
+        self.before = len(stage.commits_of(folders[0]))
+        self.say(f"cloned {repository} twice; {self.before} commits each")
         stage.register(self.stack, program.result(), folders[0])
         self.say("registered the MCP server git, its tools, a policy and the agent repository-reporter")
         applicant, approver = self._application(), self._approver()
@@ -79,7 +83,7 @@ class Demo:
         self.say("the worker was killed (SIGKILL) right after the commit; a new one starts")
         del self.stack.extra_environment["KERNEL_FAULTS"]
         self.stack.restart("worker")
-        return self._ended(applicant, run["id"], folder, "Run 2: the worker killed right after the commit")
+        return self._ended(applicant, run["id"], folder, "Run 2: the worker killed right after the commit", killed=True)
 
     def _start(self, client: Client, folder: Path) -> Json:
         body = {"agent": "repository-reporter", "input": f"Report on {folder}.", "workspace": folder.name}
@@ -97,15 +101,14 @@ class Demo:
         approver.post(f"/approvals/{approval['id']}/decide", {"verdict": "approve", "reason": "the demo's approver"})
         self.say(f"the approver granted {approval['tool']} ({where})")
 
-    def _ended(self, client: Client, run_id: str, folder: Path, title: str) -> Told:
+    def _ended(self, client: Client, run_id: str, folder: Path, title: str, *, killed: bool = False) -> Told:
         def look() -> Json | None:
             run: Json = client.get(f"/runs/{run_id}")
             return run if run["state"] in ("completed", "failed", "cancelled") else None
 
         run = client.until(f"the end of run {run_id}", look, RUN_SECONDS_MAX)
-        return Told(
-            title, run, client.items(f"/runs/{run_id}/events"), client.items(f"/runs/{run_id}/operations"), folder
-        )
+        events, operations = client.items(f"/runs/{run_id}/events"), client.items(f"/runs/{run_id}/operations")
+        return Told(title, run, events, operations, folder, killed)
 
     def _account(self, told: Told) -> None:
         """The run's timeline, and whether it ended as it should."""
@@ -123,9 +126,18 @@ class Demo:
         self._check([o["state"] for o in commits] == ["succeeded"], f"{told.title}: the commit is not settled")
 
     def _lag(self, client: Client) -> None:
+        """The lag as it falls to zero: a line for each other number."""
         self.say("")
-        lag = client.until("the outbox to be empty", lambda: _no_lag(client), LAG_SECONDS_MAX)
-        self.say(f"outbox: {json.dumps(lag)}")
+        pending: list[int] = []
+
+        def look() -> bool:
+            lag: Json = client.get("/lag")
+            if [lag["pending"]] != pending[-1:]:
+                pending.append(lag["pending"])
+                self.say(f"outbox: {json.dumps(lag)}")
+            return bool(lag["pending"] == 0)
+
+        client.until("the outbox to be empty", look, LAG_SECONDS_MAX)
 
     def _seen_there(self, told: Told) -> None:
         """What the event store has, asked of itself."""
@@ -136,15 +148,22 @@ class Demo:
             headers={"Authorization": f"Bearer {token}"},
             trust_env=False,
         )
-        count = answer.json().get("count") if answer.status_code == 200 else f"HTTP {answer.status_code}"
+        stored = answer.json().get("events", []) if answer.status_code == 200 else []
+        count = len(stored) if answer.status_code == 200 else f"HTTP {answer.status_code}"
         self.say(f"the event store has {count} of {len(told.events)} events of run {told.run['id']}")
         self._check(count == len(told.events), f"{told.title}: the event store has {count} events")
+        found_by = [event["data"]["found_by"] for event in stored if event["data"].get("found_by")]
+        if told.killed:
+            self.say(f"the commit whose outcome was lost was settled by: {found_by}")
+            self._check(found_by == ["probe"], f"{told.title}: the commit was not found by its probe")
 
     def _git_log(self, told: Told) -> None:
         commit = next((o for o in told.operations if o["name"] == COMMIT), None)
         lines = stage.commits_of(told.folder, commit["id"]) if commit else []
         self.say(f"git log of {told.folder}: {lines}")
         self._check(len(lines) == 1, f"{told.title} made {len(lines)} commits, not exactly one")
+        made = len(stage.commits_of(told.folder)) - self.before
+        self._check(made == 1, f"{told.title}: the repository has {made} more commits than before")
 
     def _check(self, holds: bool, otherwise: str) -> None:
         if not holds:
@@ -173,14 +192,11 @@ def _waiting(client: Client, run_id: str) -> Json | None:
     return next((approval for approval in waiting if approval["run_id"] == run_id), None)
 
 
-def _no_lag(client: Client) -> Json | None:
-    lag: Json = client.get("/lag")
-    return lag if lag["pending"] == 0 else None
-
-
 def run(repository: str, say: Say, *, interactive: bool) -> list[str]:
     """Play the demo on the embedded stack; returns what is not as promised."""
     layout = Layout.from_environment()
+    if settings.PRODUCTION or settings.ENV.database_url != layout.database_url("kernel"):
+        raise NotAsPromised("it plays on the embedded servers only: unset KERNEL_MODE, DATABASE_URL and their like")
     stack = Stack(layout, ALL, ui=interactive)
     try:
         wrong = Demo(stack, say, interactive=interactive).play(repository or str(PROJECT_ROOT))
