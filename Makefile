@@ -40,7 +40,7 @@ check: $(SYNCED)  ## style, types, import rules, Django's checks, missing migrat
 	$(BIN)/python manage.py check
 	$(BIN)/python manage.py makemigrations --check --dry-run
 
-bench: $(SYNCED)  ## measure against the bars of DESIGN.md: make bench ARGS="append --json"
+bench: $(SYNCED)  ## measure, beside limits measured in the same run: make bench ARGS="append --json"
 	@$(BIN)/python manage.py bench $(ARGS)
 
 drill: $(SYNCED)  ## break each row of the failure table on a running stack, and tell what was observed
