@@ -73,7 +73,7 @@ def _database(url: str, pool_max: int) -> dict[str, object]:
     """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
     return dict(dj_database_url.parse(url)) | {
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "timeout": 10, "reconnect_timeout": 5}},
+        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "timeout": 10}},
         "DISABLE_SERVER_SIDE_CURSORS": True,  # a pooler in transaction mode may stand between
     }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.management import CommandError
 
 from kernel_project.devstack.process import Server
 
@@ -24,10 +26,45 @@ def django_db_keepdb() -> bool:
     return True
 
 
+FLUSH_TRIES_MAX = 5  # of the tables between two tests
+FLUSH_PAUSE_SECONDS = 1.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A test that took the server away leaves a dead connection behind; the next one must not inherit it."""
+    from django.db import connections
+
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and not connection.in_atomic_block and not connection.is_usable():
+            connection.close()
+
+
+def flush_patiently(flush: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A call that finished late may still be writing when the tables are emptied: a deadlock is tried again."""
+
+    def flush_again(case: Any) -> None:
+        for _ in range(FLUSH_TRIES_MAX - 1):
+            try:
+                return flush(case)
+            except CommandError as error:
+                if "deadlock" not in f"{error.__cause__}":
+                    raise
+            time.sleep(FLUSH_PAUSE_SECONDS)
+        return flush(case)
+
+    return flush_again
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """Close the connection pools while the server still runs, so that no pool's thread tries to reconnect."""
+    from django.test import TransactionTestCase
+
+    plain = TransactionTestCase._fixture_teardown  # type: ignore[attr-defined]
+    TransactionTestCase._fixture_teardown = flush_patiently(plain)  # type: ignore[attr-defined]
     yield
+    TransactionTestCase._fixture_teardown = plain  # type: ignore[attr-defined]
     from django.db import connections
     from django.db.backends.postgresql.base import DatabaseWrapper
 

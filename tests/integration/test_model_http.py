@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 
@@ -283,11 +284,11 @@ async def test_a_missing_key_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -
 async def test_connections_are_reused_and_closed(provider: Provider, server: LlmServer) -> None:
     for _ in range(3):
         await ask(provider.question(server))
-    (clients,) = real._clients.values()
+    clients = real._clients[asyncio.get_running_loop()]
     (client,) = clients.values()
     await aclose()
     assert client.http.is_closed
-    assert not real._clients
+    assert asyncio.get_running_loop() not in real._clients
     gc.collect()  # an unclosed connection would warn here, and warnings are errors
 
 
@@ -295,5 +296,5 @@ async def test_the_number_of_clients_has_a_limit(server: LlmServer, monkeypatch:
     monkeypatch.setattr(real, "ENDPOINTS_MAX", 2)
     for path in ("/a/v1", "/b/v1", "/c/v1"):
         await ask(question(model=OPENAI.model, base_url=server.anthropic_url + path))
-    (clients,) = real._clients.values()
+    clients = real._clients[asyncio.get_running_loop()]
     assert len(clients) == 2
