@@ -12,7 +12,8 @@ from outbox.models import ParkedEvent, PublisherHeartbeat, Stream
 from runs.models import Operation, Run
 from tests import console
 from tests.acceptance.screenshots import addresses, shoot
-from tests.browser import SCREENSHOTS, browser, log_in  # noqa: F401  fixtures
+from tests.browser import browser, log_in  # noqa: F401  fixtures
+from tests.chromium import SCREENSHOTS
 from tests.kernel import make_agent, make_project, says
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "temporality"]), pytest.mark.timeout(300)]

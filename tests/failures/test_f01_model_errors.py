@@ -77,8 +77,8 @@ def test_a_redelivery_after_the_failure_was_written_says_the_same_again(project)
 
 def test_a_call_that_was_interrupted_before_does_not_use_up_the_attempts(project):
     """Deliveries count the row's attempts up; the loop's own attempts are counted apart."""
-    run = begin([says("done")], project=project)
-    asked = ThinkInput(run_id=run.id, turn=1, attempt=1, tools=True, calls_allowed=1)
+    run = begin([says("done") | {"delay_seconds": 20}], project=project)  # a worker may be at its first turn meanwhile
+    asked = ThinkInput(run_id=run.id, turn=2, attempt=1, tools=True, calls_allowed=1)
     turns.open_turn(asked, lambda *_: None)
     question = turns.open_turn(asked, lambda *_: None)
     assert question.given.attempt == 2

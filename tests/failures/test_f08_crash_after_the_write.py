@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from outbox.contracts import Actor
@@ -173,12 +175,10 @@ def test_a_probe_that_never_finds_it_lets_it_go_again_only_so_often():
     assert len(scene.outside.calls) == 4
 
 
-async def test_a_run_that_ends_gives_its_calls_an_outcome_without_another_attempt():
-    from asgiref.sync import sync_to_async
-
-    scene, _ = await sync_to_async(died_after_the_effect)("opaque")
-    await give_up(scene.id)
-    assert (await sync_to_async(scene.row)()).state == "uncertain"
+def test_a_run_that_ends_gives_its_calls_an_outcome_without_another_attempt():
+    scene, _ = died_after_the_effect("opaque")
+    asyncio.run(give_up(scene.id))
+    assert scene.row().state == "uncertain"
     assert scene.outside.calls == []
 
 
