@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgiref.sync import SyncToAsync
 from django.core.management import CommandError
 
 from kernel_project.devstack.process import Server
@@ -32,7 +33,13 @@ FLUSH_PAUSE_SECONDS = 1.0
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """A test that took the server away leaves a dead connection behind; the next one must not inherit it."""
+    """A test that took the server away leaves dead connections behind; the next one must not inherit them."""
+    close_dead_connections()
+    SyncToAsync.single_thread_executor.submit(close_dead_connections)  # the thread that sync_to_async works on
+
+
+def close_dead_connections() -> None:
+    """Close this thread's connections whose server has gone."""
     from django.db import connections
 
     for connection in connections.all(initialized_only=True):
