@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
+from psycopg_pool import ConnectionPool
 
 from kernel_project import environment
 from kernel_project.console import UNFOLD as UNFOLD
@@ -69,11 +71,26 @@ TEMPLATES = [
 ]
 
 
+# The pool's own back-off doubles: after an outage it would look for the database again only after as long a time as
+# the outage took. Giving up early and asking for a new connection at once keeps it at about a second.
+POOL_RECONNECT_SECONDS = 2.0
+
+
+def _pool(connections_max: int) -> dict[str, Any]:
+    return {
+        "min_size": 0,
+        "max_size": connections_max,
+        "timeout": 10,
+        "reconnect_timeout": POOL_RECONNECT_SECONDS,
+        "reconnect_failed": ConnectionPool.check,
+    }
+
+
 def _database(url: str, pool_max: int) -> dict[str, object]:
     """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
     return dict(dj_database_url.parse(url)) | {
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": pool_max, "timeout": 10}},
+        "OPTIONS": {"pool": _pool(pool_max)},
         "DISABLE_SERVER_SIDE_CURSORS": True,  # a pooler in transaction mode may stand between
     }
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from time import sleep
 
+import psycopg
 import pytest
+from django.conf import settings
 from django.db import OperationalError, connection, connections
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from kernel_project.devstack.layout import Layout
 from kernel_project.devstack.postgres import Postgres
@@ -40,6 +44,20 @@ def test_the_pool_recovers_after_postgres_was_stopped(postgres: Postgres) -> Non
         select()
     connection.close()
     assert select() == 1
+
+
+def test_a_long_outage_does_not_make_the_pool_wait_as_long_again(postgres: Postgres, layout: Layout) -> None:
+    options = settings.DATABASES["default"]["OPTIONS"]["pool"] | {"timeout": 3}
+    with ConnectionPool(layout.database_url("postgres"), open=True, **options) as pool:
+        with pool.connection() as kept:
+            kept.execute("SELECT 1")
+        with postgres.stopped():
+            for _ in range(2):
+                with pytest.raises((psycopg.OperationalError, PoolTimeout)), pool.connection() as broken:
+                    broken.execute("SELECT 1")
+                sleep(4)  # the outage itself, long enough for a doubling back-off to be far out
+        with pool.connection() as fresh:
+            assert fresh.execute("SELECT 1").fetchone() == (1,)
 
 
 @pytest.mark.django_db(transaction=True)
