@@ -6,8 +6,9 @@ from typing import Literal
 
 Point = Literal[
     "after_intent",  # the intent is committed, the adapter has not been called
-    "before_sending_mark",
-    "after_sending_mark",  # the first byte may leave now
+    "before_sending_mark",  # this and the next: writes without a living key only
+    "after_sending_mark",
+    "before_send",  # the first byte leaves next
     "after_effect",  # the adapter has its answer, nothing of it is written
     "before_settle",  # the outcome is known, its transaction has not begun; passed again when the settle is tried again
     "after_settle",  # the outcome is committed, the engine does not know

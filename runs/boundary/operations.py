@@ -22,7 +22,7 @@ from kernel_project.primitives.sql import load
 from outbox import services as outbox
 from outbox.contracts import NewEvent
 from runs.boundary import artifacts, faults, gate, journal, twins, workspaces
-from runs.boundary.contracts import Dispatch, EffectResult
+from runs.boundary.contracts import Dispatch, EffectResult, NotSent
 from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
 from runs.boundary.loading import operation_with_arguments
 from runs.boundary.results import Packed, pack, visible
@@ -206,9 +206,11 @@ def _permission(operation: Operation, arguments: bytes, heartbeat: Callable[...,
     assert operation.deadline_at is not None
 
     async def sending() -> None:
-        faults.reach("before_sending_mark", operation.name)
-        await in_thread(mark_sending, operation.id, operation.attempt)
-        faults.reach("after_sending_mark", operation.name)
+        if marks_sending(operation):
+            faults.reach("before_sending_mark", operation.name)
+            await in_thread(mark_sending, operation.id, operation.attempt)
+            faults.reach("after_sending_mark", operation.name)
+        faults.reach("before_send", operation.name)
 
     return Dispatch(
         operation_id=operation.id,
@@ -237,7 +239,6 @@ def _configuration(operation: Operation) -> dict[str, Any]:
         "remote_name": tool.remote_name,
         "probe": tool.probe,
         "effect": operation.effect,
-        "mark_sending": marks_sending(operation),
     }
     if tool.server is not None:
         known["server"] = {**tool.server.configuration, "name": tool.server.name}
@@ -246,7 +247,7 @@ def _configuration(operation: Operation) -> dict[str, Any]:
 
 
 def marks_sending(operation: Operation) -> bool:
-    """Whether the adapter must say `sending()`: a write that the other side could not recognise when repeated."""
+    """Whether `sending()` commits a mark: of a write that the other side could not recognise when repeated."""
     return operation.effect == "write" and not operation.idempotent_for_seconds
 
 
@@ -257,11 +258,16 @@ class Superseded(Exception):
 def mark_sending(operation_id: UUID, attempt: int) -> None:
     """Write down that the first byte may leave now. Until then a crash is provably `NotSent`.
 
-    Raises Superseded when another attempt has taken over: nothing may leave then.
+    Nothing may leave when it raises: Superseded when another attempt has taken over, NotSent when the run was asked to
+    stop since the dispatch.
     """
-    marked = Operation.objects.filter(id=operation_id, state=STATE.DISPATCHED, attempt=attempt).update(sending_at=Now())
-    if marked != 1:
-        raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "mark_sending"), {"operation_id": operation_id, "attempt": attempt})
+        if cursor.rowcount == 1:
+            return
+    if Operation.objects.filter(id=operation_id, state=STATE.DISPATCHED, attempt=attempt).exists():
+        raise NotSent("the run was asked to stop before the call was sent")
+    raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
 
 
 def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settled:

@@ -352,8 +352,7 @@ def is_local(tool: Tool) -> bool:
 
 
 def _fingerprint(operation: Operation) -> str:
-    """The same call that failed the same way has the same one."""
-    failed = canonical_json(
-        [operation.name, operation.arguments_digest, operation.error_class, operation.error_message]
-    )
+    """The same call that failed the same way has the same one, also where a key is written into its arguments."""
+    call = operation.call_digest or operation.arguments_digest
+    failed = canonical_json([operation.name, call, operation.error_class, operation.error_message])
     return sha256_hex(failed.encode())[:16]

@@ -110,7 +110,7 @@ async def test_a_server_that_cannot_be_started_got_nothing(tmp_path: Path) -> No
     marks = Marks()
     server = {"name": "x", "transport": "stdio", "command": "/nonexistent/server"}
     with pytest.raises(NotSent, match="cannot start /nonexistent/server"):
-        await mcp.perform(dispatch(server, "write", marks=marks, mark_sending=True))
+        await mcp.perform(dispatch(server, "write", marks=marks))
     assert marks.sending == 0
 
 
@@ -118,7 +118,7 @@ async def test_an_http_server_that_is_not_there_got_nothing() -> None:
     marks = Marks()
     server = {"name": "x", "transport": "http", "url": f"http://127.0.0.1:{free_port()}/mcp"}
     with pytest.raises(NotSent, match="ConnectError"):
-        await mcp.perform(dispatch(server, "write", marks=marks, mark_sending=True))
+        await mcp.perform(dispatch(server, "write", marks=marks))
     assert marks.sending == 0
 
 
@@ -133,7 +133,7 @@ async def test_an_http_server_that_is_gone_before_the_call_got_nothing(ledger: P
 
 async def test_the_sending_mark_is_set_once_and_before_the_effect(server: dict[str, Any], ledger: Path) -> None:
     marks = Marks()
-    operation = dispatch(server, "write", marks=marks, mark_sending=True)
+    operation = dispatch(server, "write", marks=marks)
     await mcp.perform(operation)
     assert marks.sending == 1
     assert lines(ledger) == [{"tool": "write", "key": operation.idempotency_key}]
@@ -147,7 +147,7 @@ async def test_a_mark_that_cannot_be_written_keeps_the_call_here(server: dict[st
 
     marks.mark = no_database  # type: ignore[method-assign]
     with pytest.raises(NotSent, match="database is gone"):
-        await mcp.perform(dispatch(server, "write", marks=marks, mark_sending=True))
+        await mcp.perform(dispatch(server, "write", marks=marks))
     assert lines(ledger) == []
 
 

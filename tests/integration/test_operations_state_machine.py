@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from outbox.contracts import Actor
 from outbox.models import Event
 from runs.boundary import operations, reconcile
-from runs.boundary.contracts import Dispatch, EffectResult, ProbeAnswer, ProbeVerdict
+from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict
 from runs.boundary.operations import Superseded, Unclear
 from runs.models import Operation, Run
 from tests.boundary_scene import KINDS, committed, dispatched, make_scene, put_back, quiet
@@ -152,11 +152,12 @@ class Life(RuleBasedStateMachine):
         given = data.draw(st.sampled_from(self.given))
         if given.attempt in self.sent:
             return
-        if given.configuration["mark_sending"]:
+        if operations.marks_sending(self.row()):
             try:
                 operations.mark_sending(given.operation_id, given.attempt)
-            except Superseded:
+            except (Superseded, NotSent):
                 return
+            assert Run.objects.get(id=self.scene.run.id).cancel_requested_at is None, "sent after the cancel"
         self.sent.add(given.attempt)
         self.effects.append(given.attempt)
 

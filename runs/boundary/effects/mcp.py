@@ -1,9 +1,8 @@
 """Calls of tools on MCP servers, and the look-ups that tell whether a call took effect. Sends each call once.
 
 `dispatch.configuration` holds `server` (McpServerConfig as a dict), `remote_name` (the tool's name there),
-`result_bytes_max`, and optionally `probe` (ProbeDeclaration as a dict), `mark_sending` (the server keeps no keys, so
-`dispatch.sending()` is to be committed before the first byte) and `definition_digest` (of the registered definition: a
-server that has changed it since is not called).
+`result_bytes_max`, and optionally `probe` (ProbeDeclaration as a dict) and `definition_digest` (of the registered
+definition: a server that has changed it since is not called).
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ class _Call:
     config: McpServerConfig
     remote_name: str
     bytes_max: int
-    mark_sending: bool
     digest: str
     probe: ProbeDeclaration | None
 
@@ -100,7 +98,7 @@ async def perform(dispatch: Dispatch) -> EffectResult:
         workspace=dispatch.workspace,
         timeout_seconds=_seconds_left(dispatch),
         meta={IDEMPOTENCY_KEY: dispatch.idempotency_key, IDEMPOTENCY_KEY_OWN: dispatch.idempotency_key},
-        before_send=dispatch.sending if call.mark_sending else None,
+        before_send=dispatch.sending,
         progress=dispatch.heartbeat,
         expected_digest=call.digest,
     )
@@ -179,7 +177,6 @@ def _read(dispatch: Dispatch) -> _Call:
             config=stored_config(configuration["server"]),
             remote_name=str(configuration["remote_name"]),
             bytes_max=int(configuration.get("result_bytes_max") or RESULT_BYTES_MAX),
-            mark_sending=bool(configuration.get("mark_sending")),
             digest=str(configuration.get("definition_digest") or ""),
             probe=ProbeDeclaration.model_validate(declared, extra="ignore") if declared else None,
         )

@@ -107,12 +107,12 @@ async def perform(dispatch: Dispatch) -> EffectResult:
         raise NotSent(f"this worker has no function registered as {dispatch.configuration['remote_name']!r}")
     call = _bound(tool, dispatch)
     if inspect.iscoroutinefunction(tool.function):
-        await _about_to_send(dispatch)
+        await dispatch.sending()
         return as_result(await _guarded(call))
     if not _free.acquire(blocking=False):
         raise NotSent(f"all {THREADS_MAX} threads for Python tools are busy")
     try:
-        await _about_to_send(dispatch)
+        await dispatch.sending()
     except BaseException:
         _free.release()
         raise
@@ -125,11 +125,6 @@ def _bound(tool: PythonTool, dispatch: Dispatch) -> Callable[[], Any]:
     except TypeError as error:
         raise NotSent(f"the function does not take these arguments: {error}") from error
     return partial(tool.function, dispatch, **dispatch.arguments)
-
-
-async def _about_to_send(dispatch: Dispatch) -> None:
-    if dispatch.configuration["mark_sending"]:
-        await dispatch.sending()
 
 
 async def _guarded(call: Callable[[], Any]) -> Any:
