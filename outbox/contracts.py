@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 from uuid import UUID
 
@@ -49,6 +50,6 @@ class NewEvent:
     evidence: tuple[str, ...] = ()
     occurred_at: datetime = field(default_factory=now)
 
-    @property
+    @cached_property
     def event_id(self) -> UUID:
         return ids.event_id(self.run_id, self.subject, self.type, self.attempt)

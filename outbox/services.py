@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,15 +15,13 @@ from django.db.transaction import TransactionManagementError
 
 from kernel_project.primitives.canonical import canonical_json
 from kernel_project.primitives.clock import wire_time
-from kernel_project.primitives.sql import load
 from outbox.contracts import NewEvent
 from temporality.contracts import SCHEMA
 
-HERE = Path(__file__).parent
 INTEGRATION = "agent-kernel"
 EVENTS_PER_APPEND_MAX = 1_000
 ENVELOPE_BYTES_MAX = 256 * 1024  # a quarter of a batch body; anything larger belongs into an artifact
-# Stands for the sequence, which only the database knows, until append.sql puts the number in. Random, so that no
+# Stands for the sequence, which only the database knows, until it puts the number in. Random, so that no
 # hostile text can contain it.
 SEQUENCE_MARK = secrets.token_hex(16)
 
@@ -46,7 +44,7 @@ def append(events: Sequence[NewEvent]) -> dict[UUID, int]:
     assert len(events) <= EVENTS_PER_APPEND_MAX, f"{len(events)} events in one append"
     envelopes = {event.event_id: envelope(event) for event in events}
     with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "append"), _columns(events, envelopes))
+        cursor.execute("SELECT event_id, sequence, stored FROM outbox_append(%s)", [_given(events, envelopes)])
         rows = cursor.fetchall()
     for event_id, _, stored in rows:
         if stored is not None:
@@ -89,20 +87,25 @@ def envelope(event: NewEvent) -> str:
     return text
 
 
-def _columns(events: Sequence[NewEvent], envelopes: dict[UUID, str]) -> dict[str, list[Any]]:
-    halves = [envelopes[event.event_id].split(f'"{SEQUENCE_MARK}"') for event in events]
-    return {
-        "run_ids": [event.run_id for event in events],
-        "projects": [event.project for event in events],
-        "event_ids": [event.event_id for event in events],
-        "types": [event.type for event in events],
-        "occurred": [event.occurred_at for event in events],
-        "operation_ids": [event.operation_id for event in events],
-        # PostgreSQL has no ragged arrays of arrays: the inner ones travel as text
-        "caused_by": ["{" + ",".join(map(str, event.caused_by)) + "}" for event in events],
-        "before": [before for before, _ in halves],
-        "after": [after for _, after in halves],
-    }
+def _given(events: Sequence[NewEvent], envelopes: dict[UUID, str]) -> str:
+    """The events as the database's function takes them: ordered by run, so that streams are locked in one order."""
+    totals = Counter(event.run_id for event in events)
+    given = []
+    for event in sorted(events, key=lambda event: event.run_id):
+        before, after = envelopes[event.event_id].split(f'"{SEQUENCE_MARK}"')
+        given.append({
+            "run_id": str(event.run_id),
+            "project": event.project,
+            "total": totals[event.run_id],
+            "event_id": str(event.event_id),
+            "type": event.type,
+            "occurred_at": event.occurred_at.isoformat(),
+            "operation_id": str(event.operation_id) if event.operation_id else None,
+            "caused_by": [str(cause) for cause in event.caused_by],
+            "before": before,
+            "after": after,
+        })  # fmt: skip
+    return json.dumps(given)
 
 
 def _check_same(stored: str, given: str) -> None:

@@ -109,3 +109,29 @@ def test_an_event_can_be_neither_changed_nor_deleted():
         with pytest.raises(Exception, match="immutable"), transaction.atomic():
             change(Event.objects.filter(run_id=run))
     assert Event.objects.get(run_id=run).type == "test.happened"
+
+
+def test_what_a_caught_up_stream_already_has_leaves_it_caught_up():
+    run = new_id()
+    append(told(run, "a"), told(run, "b"))
+    Stream.objects.filter(run_id=run).update(published=2, ready_at=None)
+    append(told(run, "b"), told(run, "a"))
+    stream = Stream.objects.get(run_id=run)
+    assert (stream.head, stream.ready_at) == (2, None)
+
+
+def test_the_same_event_by_two_transactions_at_once_is_one_event():
+    run, gate, numbers = new_id(), threading.Barrier(2), []
+
+    def write() -> None:
+        with transaction.atomic():
+            gate.wait(10)
+            numbers.extend(services.append([told(run, "same")]).values())
+        connection.close()
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert (numbers, sequences(run)) == ([1, 1], [1])
