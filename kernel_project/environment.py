@@ -34,6 +34,9 @@ FORMS = {
     "temporality_url": (r"https?://[^\s/]\S*", "https://host"),
     "artifact_url": (r"file:///\S*|s3://[^\s/]\S*", "file:///folder or s3://bucket/prefix"),
     "workspace_root": (r"/\S*", "/an/absolute/folder"),
+    "kernel_public_url": (r"https?://[^\s/?#]+(/[^\s?#]*)?", "https://kernel.example.org"),
+    "kernel_email_url": (r"smtps?://[^\s/]+/?(\?tls=none)?", "smtp://user:password@host:587"),
+    "sandbox_image": (r"[a-z0-9][A-Za-z0-9._/:@-]*", "registry.example.org/tools:1"),
     "kernel_source_id": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "my-installation: letters, digits, dots and hyphens"),
 }
 
@@ -63,6 +66,12 @@ class Environment(BaseSettings):
     kernel_scripts: str = ""
     kernel_faults: str = ""
     kernel_model: str = ""
+    kernel_public_url: str = ""
+    kernel_email_url: str = ""
+    kernel_email_from: str = "agent-kernel@localhost"
+    sandbox_driver: Literal["bubblewrap", "docker"] = "bubblewrap"
+    sandbox_engine: str = "docker"
+    sandbox_image: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @field_validator(*FORMS)
@@ -75,6 +84,13 @@ class Environment(BaseSettings):
         return value
 
     @model_validator(mode="after")
+    def pair(self) -> Self:
+        """What only makes sense together."""
+        if self.sandbox_driver == "docker" and not self.sandbox_image:
+            raise ValueError("set SANDBOX_IMAGE: SANDBOX_DRIVER=docker runs commands in that image")
+        return self
+
+    @model_validator(mode="after")
     def fill_or_refuse(self) -> Self:
         if self.kernel_mode == "production":
             if self.kernel_faults:
@@ -84,6 +100,7 @@ class Environment(BaseSettings):
                 raise ValueError(f"SECRET_KEY must be random and have at least {SECRET_KEY_CHARS_MIN} characters")
             if missing:
                 raise ValueError(f"set {', '.join(missing)}: KERNEL_MODE=production takes no default for them")
+            self.kernel_public_url = self.kernel_public_url or f"https://{self.allowed_hosts.split(',')[0]}"
             return self
         layout = Layout.from_environment()
         embedded: dict[str, Callable[[], str]] = {
@@ -94,6 +111,7 @@ class Environment(BaseSettings):
             "redis_url": lambda: layout.redis_url,
             "temporal_address": lambda: layout.temporal_address,
             "temporal_ui_url": lambda: layout.temporal_ui_url,
+            "kernel_public_url": lambda: layout.web_url,
             "temporality_url": lambda: layout.temporality_url,
             "temporality_token": lambda: development_secret(layout, "temporality_token"),
             "kernel_source_id": lambda: "agent-kernel-dev",

@@ -127,6 +127,12 @@ TEMPORALITY_TOKEN = ENV.temporality_token
 KERNEL_SOURCE_ID = ENV.kernel_source_id
 ARTIFACT_URL = ENV.artifact_url
 WORKSPACE_ROOT = Path(ENV.workspace_root)
+PUBLIC_URL = ENV.kernel_public_url.rstrip("/")
+EMAIL_URL = ENV.kernel_email_url
+EMAIL_FROM = ENV.kernel_email_from
+SANDBOX_DRIVER = ENV.sandbox_driver
+SANDBOX_ENGINE = ENV.sandbox_engine
+SANDBOX_IMAGE = ENV.sandbox_image
 KERNEL_FAULTS = ENV.kernel_faults
 KERNEL_TOOL_MODULES = [module for module in ENV.kernel_tool_modules.split(",") if module]
 
