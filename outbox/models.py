@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
 
 class Stream(models.Model):
@@ -46,6 +46,13 @@ class Stream(models.Model):
         indexes = [
             # read by sql/claim.sql and by the lag
             models.Index(fields=["ready_at"], name="stream_ready", condition=Q(ready_at__isnull=False)),
+            # read by sql/to_be_seen.sql
+            models.Index(
+                F("seen_at").asc(nulls_first=True),
+                F("run_id").desc(),
+                name="stream_to_be_seen",
+                condition=Q(published__gt=Coalesce(F("seen"), 0)),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -77,10 +84,14 @@ class Event(models.Model):
 
 
 class ParkedEvent(models.Model):
-    """An event that the event store refused for good. It waits for a person; its stream goes on."""
+    """An event that the event store refused for good. It waits for a person; its stream goes on.
+
+    A person asks for a replay (queued; the publisher sends it, and it is replayed or parked again) or gives it up.
+    """
 
     class State(models.TextChoices):
         PARKED = "parked"
+        QUEUED = "queued", "waiting for its replay"
         REPLAYED = "replayed", "delivered after a replay"
         GIVEN_UP = "given_up", "given up by a named person"
 
@@ -96,15 +107,26 @@ class ParkedEvent(models.Model):
     resolved_by = models.CharField(max_length=200, blank=True, default="")
     note = models.TextField(blank=True, default="")
 
+    OPEN = (State.PARKED, State.QUEUED)
+
     class Meta:
+        permissions = [
+            ("replay_parkedevent", "Can have parked events sent again"),
+            ("give_up_parkedevent", "Can give up parked events"),
+        ]
         constraints = [
             models.CheckConstraint(
-                condition=Q(state="parked", resolved_at__isnull=True)
-                | ~Q(state="parked") & Q(resolved_at__isnull=False),
+                condition=Q(state__in=["parked", "queued"], resolved_at__isnull=True)
+                | Q(state__in=["replayed", "given_up"], resolved_at__isnull=False),
                 name="parked_resolution_has_a_time",
             ),
         ]
-        indexes = [models.Index(fields=["parked_at"], name="parked_open", condition=Q(state="parked"))]
+        indexes = [
+            # read by the lag
+            models.Index(fields=["parked_at"], name="parked_open", condition=Q(state__in=["parked", "queued"])),
+            # read by the publisher, once a second
+            models.Index(fields=["parked_at"], name="parked_queued", condition=Q(state="queued")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.run_id}#{self.sequence} {self.reason}"
@@ -124,6 +146,7 @@ class Destination(models.Model):
     last_success_at = models.DateTimeField(null=True)
     worker_token = models.UUIDField(null=True)
     worker_until = models.DateTimeField(null=True)
+    turned_away = models.BigIntegerField(db_default=0, help_text="Publishers that found the place taken and left.")
 
     def __str__(self) -> str:
         return self.name
@@ -139,3 +162,29 @@ class PublisherHeartbeat(models.Model):
 
     def __str__(self) -> str:
         return self.publisher
+
+
+class SourceEpoch(models.Model):
+    """From when on events are told under another source: after a restore from a backup sequences begin to repeat.
+
+    The newest row counts. Its name follows KERNEL_SOURCE_ID in the events' `source.id`.
+    """
+
+    name = models.CharField(max_length=20, primary_key=True)
+    raised_at = models.DateTimeField(db_default=Now())
+    raised_by = models.CharField(max_length=200)
+    note = models.TextField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PeriodicJob(models.Model):
+    """When each job that beat ticks last succeeded, so that a silent beat or a deaf worker is seen."""
+
+    name = models.CharField(max_length=200, primary_key=True)
+    interval_seconds = models.FloatField()
+    last_success_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return self.name

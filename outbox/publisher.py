@@ -4,71 +4,54 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import socket
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import close_old_connections, connection, transaction
-from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db import Error, InterfaceError, OperationalError, connection, transaction
 
 from kernel_project.primitives.sql import load
-from outbox.destination import ACKNOWLEDGED, DestinationFailed, Outgoing, Receipt, Sink, Verdict, batch_bytes, fits
-from outbox.models import Destination, ParkedEvent, PublisherHeartbeat
-from temporality.contracts import BATCH_EVENTS_MAX
+from outbox import parked, place
+from outbox.destination import (
+    ACKNOWLEDGED,
+    ANSWER_SECONDS_MAX,
+    CONNECT_SECONDS_MAX,
+    SILENCE_SECONDS_MAX,
+    STORAGE,
+    DestinationFailed,
+    Outgoing,
+    Receipts,
+    Sink,
+)  # fmt: skip
+from outbox.lanes import EVENTS_PER_STREAM, Lane, batches, chains
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 
 LEASE_SECONDS = 60.0  # of a stream
-SEND_BUDGET_SECONDS = 15.0  # one request and its acknowledgement; with less of the lease left nothing is sent
+SEND_BUDGET_SECONDS = 35.0  # the longest request, until it is cut off for good, and the move of the cursor after it
+ABORT_SECONDS_MAX = SILENCE_SECONDS_MAX + 5.0  # until a request that was cut off notices it
+ROUND_SECONDS = 2.0  # after which no more requests begin, so that a slow store keeps no fresh event waiting for long
 STREAMS_PER_CLAIM = 100
-EVENTS_PER_STREAM = 200  # of one claim, so that a long backlog of one run does not keep the others waiting
+BYTES_PER_STREAM = 512 * 1024  # of one claim: with STREAMS_PER_CLAIM the most that a round holds in memory
+SENDERS = 4  # requests on their way at once, never two of the same run
 POLL_SECONDS = 0.02  # between looks when there was nothing to do
-BEAT_SECONDS = 1.0  # heartbeat, and a look without the hint
-PLACE_SECONDS = 5.0  # a publisher that does not renew its place this long is replaced
-BACKOFF_FIRST_SECONDS = 0.5
-BACKOFF_MAX_SECONDS = 60.0
-HELD_DELAY_SECONDS = 5.0  # until a stream whose event the store could not take is tried again
+IDLE_POLL_SECONDS = 0.05  # when there has been nothing for IDLE_AFTER_SECONDS
+IDLE_AFTER_SECONDS = 1.0
+BEAT_SECONDS = 1.0  # heartbeat, renewal of the place, replays
+SWEEP_SECONDS = 1.0  # a look without the hint
+SWEEP_SHARE = 0.05  # of the time that looks without the hint may take, when dead index entries make them slow
+SWEEP_SECONDS_MAX = 10.0
+HELD_FIRST_SECONDS = 5.0  # until a stream whose event was held is tried again, doubling
+HELD_MAX_SECONDS = 60.0
+RECONNECT_SECONDS_MAX = 5.0  # between two tries when the database is away
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass
-class Lane:
-    """A leased stream, what is to be sent of it, and how far it came."""
-
-    run_id: UUID
-    published: int
-    head: int
-    events: list[Outgoing] = field(default_factory=list)  # one more than may be sent, if there are that many
-    refused: list[tuple[Outgoing, Receipt]] = field(default_factory=list)
-    stopped: str = ""  # why its later events must wait
-    sent: bool = False
-
-    def take(self, event: Outgoing, receipt: Receipt | None) -> None:
-        """Go on over an acknowledged or parked event; stop at one that nobody answered for."""
-        if self.stopped:
-            return
-        if receipt is None or receipt.verdict == Verdict.HELD:
-            self.stopped = receipt.error or receipt.reason if receipt else "the answer did not name the event"
-            return
-        if receipt.verdict == Verdict.REFUSED:
-            self.refused.append((event, receipt))
-        self.published = event.sequence
-
-    def due(self) -> list[Outgoing]:
-        """What may be sent in this round."""
-        return self.events[:EVENTS_PER_STREAM]
-
-    def waits_since(self) -> datetime | None:
-        """When the first event that is still to be sent was written, as far as this round has read."""
-        return next((event.recorded_at for event in self.events if event.sequence > self.published), None)
 
 
 class Publisher:
@@ -80,26 +63,67 @@ class Publisher:
         self.place = uuid4()
         self.published = 0
         self.fenced = 0
+        self._told = (0, 0)  # of them, what the heartbeat knows
         self._hint = LONG_AGO
+        self._sweep_at = 0.0
         self._beat_at = 0.0
+        self._noted_at = 0.0
+        self._replayed_at = 0.0
+        self._failures = 0
         self._has_place = False
+        self._stop = threading.Event()
+        self._senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="outbox-sender")
 
-    def run(self, seconds: float) -> int:
-        """Publish for so long, or until another publisher has the place; returns how many events went out."""
-        until = time.monotonic() + seconds
-        self._has_place = self._take_place()
-        if not self._has_place:
-            return 0
-        try:
-            while time.monotonic() < until and self._beat():
-                if self._closed_circuit() and self.pass_once():
-                    continue
-                time.sleep(POLL_SECONDS)
-        finally:
-            self._leave_place()
-            self._has_place = False
-            close_old_connections()
+    def close(self) -> None:
+        self._senders.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """End `run` after the round at hand; may be called from a signal handler."""
+        self._stop.set()
+
+    def run(self, seconds: float, *, stand_by: bool = False) -> int:
+        """Publish for so long, or until another publisher has the place; returns how many events went out.
+
+        With `stand_by` it waits for the place instead of leaving. A database that is away is waited for.
+        """
+        until, pause = time.monotonic() + seconds, POLL_SECONDS
+        while time.monotonic() < until and not self._stop.is_set():
+            try:
+                self._work(until)
+                if not stand_by:
+                    break
+                pause = BEAT_SECONDS
+            except (OperationalError, InterfaceError) as error:
+                logger.warning("the database is away (%s); trying again", type(error).__name__)
+                pause = min(pause * 2, RECONNECT_SECONDS_MAX)
+                _drop_connection()
+            self._stop.wait(max(0.0, min(pause, until - time.monotonic())))
         return self.published
+
+    def _work(self, until: float) -> None:
+        """Take the place, if it is to be had, and work there until the time is over or the place is lost."""
+        self._has_place = place.take(self.sink.name, self.place)
+        worked_at = time.monotonic()
+        try:
+            while self._has_place and time.monotonic() < until and not self._stop.is_set() and self._beat():
+                if self.pass_once() + self._replay():
+                    worked_at = time.monotonic()
+                    continue
+                idle = time.monotonic() - worked_at > IDLE_AFTER_SECONDS
+                self._stop.wait(IDLE_POLL_SECONDS if idle else POLL_SECONDS)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        had, self._has_place = self._has_place, False
+        try:
+            if had:
+                self._tell()
+                place.leave(self.sink.name, self.place)
+        except Error:  # then it expires; what went wrong before matters more
+            logger.warning("the publisher's place was not given back; it expires")
+        finally:
+            _drop_connection()
 
     def drain(self, passes_max: int = 10_000) -> int:
         """Publish until nothing is ready, without a place of its own: for tests and benchmarks."""
@@ -111,33 +135,34 @@ class Publisher:
 
     def pass_once(self) -> int:
         """One round: claim, read, send, advance. Returns how many events were acknowledged or parked."""
+        began = time.monotonic()
         token, lanes = self._claim()
         if not lanes:
             return 0
-        leased_until = time.monotonic() + LEASE_SECONDS
         self._read(lanes)
-        failure: DestinationFailed | None = None
-        try:
-            for batch in batches(lanes, first=self._first_batch()):
-                if time.monotonic() + SEND_BUDGET_SECONDS > leased_until or not self._still_ours():
-                    break
-                self._send(batch)
-        except DestinationFailed as error:
-            failure = error
-        done = self._advance(token, lanes, failure)
-        self._note(failure)
+        until = began + min(LEASE_SECONDS - SEND_BUDGET_SECONDS, ROUND_SECONDS)
+        failure = self._send(lanes, until)
+        done = self._advance(token, lanes)
+        self._note(failure, any(lane.moved for lane in lanes))
         self.published += done
         return done
 
     def _claim(self) -> tuple[UUID, list[Lane]]:
-        token = uuid4()
+        """At most STREAMS_PER_CLAIM streams, and the token of their leases; none if the circuit is open."""
+        token, began = uuid4(), time.monotonic()
+        sweeps = began >= self._sweep_at
         parameters = {
-            "hint": self._hint, "streams": STREAMS_PER_CLAIM, "token": token, "lease_seconds": LEASE_SECONDS,
+            "hint": LONG_AGO if sweeps else self._hint, "streams": STREAMS_PER_CLAIM, "token": token,
+            "lease_seconds": LEASE_SECONDS, "destination": self.sink.name,
         }  # fmt: skip
         rows = _query("claim", parameters)
+        if sweeps:
+            took = time.monotonic() - began
+            self._sweep_at = began + min(max(SWEEP_SECONDS, took / SWEEP_SHARE), SWEEP_SECONDS_MAX)
         if rows:
             self._hint = min(row[3] for row in rows)
-        return token, [Lane(run_id, published, head) for run_id, published, head, _, _ in rows]
+            self._failures = rows[0][5]
+        return token, [Lane(*row[:5]) for row in rows]
 
     def _read(self, lanes: Sequence[Lane]) -> None:
         by_run = {lane.run_id: lane for lane in lanes}
@@ -146,126 +171,149 @@ class Publisher:
             "after": [lane.published for lane in lanes],
             "upto": [lane.head for lane in lanes],
             "per_stream": EVENTS_PER_STREAM,
+            "bytes_per_stream": BYTES_PER_STREAM,
         }
         for row in _query("read", parameters):
             by_run[row[0]].events.append(Outgoing(*row))
+        for lane in lanes:
+            _stop_at_gap(lane)
 
-    def _send(self, batch: Sequence[tuple[Lane, Outgoing]]) -> None:
-        due = [(lane, event) for lane, event in batch if not lane.stopped]
-        if not due:
-            return
+    def _send(self, lanes: Sequence[Lane], until: float) -> DestinationFailed | None:
+        """Send what the lanes hold, several requests at a time; returns what the store as a whole suffers from."""
         assert not connection.in_atomic_block, "no transaction is open while we send (T30)"
-        receipts = self.sink.deliver([event for _, event in due])
-        for lane, event in due:
-            lane.sent = True
-            lane.take(event, receipts.get(event.event_id))
+        work = [lane for lane in lanes if lane.events]
+        cancel = threading.Event()
+        half_open = bool(self._failures and work)
+        if half_open and (failure := self._send_probe(work[0], until)):
+            return failure
+        sending = [self._senders.submit(self._send_chain, chain, until, cancel) for chain in chains(work, SENDERS)]
+        try:
+            self._wait_for(sending, until, cancel)
+        finally:
+            cancel.set()
+        failures = [future.exception() for future in sending]
+        unexpected = next((e for e in failures if e is not None and not isinstance(e, DestinationFailed)), None)
+        if unexpected:
+            raise unexpected
+        return next((e for e in failures if isinstance(e, DestinationFailed)), None)
 
-    def _advance(self, token: UUID, lanes: Sequence[Lane], failure: DestinationFailed | None) -> int:
+    def _send_probe(self, lane: Lane, until: float) -> DestinationFailed | None:
+        """Half open, one event shows whether the store takes anything."""
+        event = lane.events[0]
+        try:
+            receipts = self.sink.deliver([event], until)
+        except DestinationFailed as failure:
+            return failure
+        lane.take(event, receipts.get(event.event_id))
+        return _storage_failure(receipts)
+
+    def _send_chain(self, chain: Sequence[Lane], until: float, cancel: threading.Event) -> None:
+        """Runs in a sender's thread: one request after the other, so that the events of a run keep their order."""
+        for batch in batches(chain):
+            if cancel.is_set() or time.monotonic() > until:
+                return
+            try:
+                receipts = self.sink.deliver([event for _, event in batch], until)
+            except DestinationFailed:
+                cancel.set()
+                raise
+            for lane, event in batch:
+                lane.take(event, receipts.get(event.event_id))
+            if failure := _storage_failure(receipts):
+                cancel.set()
+                raise failure
+
+    def _wait_for(self, sending: Sequence[Future[None]], until: float, cancel: threading.Event) -> None:
+        """Wait for the senders, and keep the place meanwhile: a slow store must not make us look dead."""
+        hard_end = until + CONNECT_SECONDS_MAX + ANSWER_SECONDS_MAX
+        left: set[Future[None]] = set(sending)
+        while left:
+            left = wait(left, timeout=BEAT_SECONDS).not_done
+            if left and not self._still_ours():
+                cancel.set()
+            if left and time.monotonic() > hard_end:
+                self.sink.abort()
+                left = wait(left, timeout=ABORT_SECONDS_MAX).not_done
+                assert not left, "a sender did not end although its connection was cut"
+
+    def _advance(self, token: UUID, lanes: Sequence[Lane]) -> int:
         """Move the cursors and park what was refused, in one short transaction; a lost lease changes nothing."""
-        before = {lane.run_id: lane.events[0].sequence - 1 if lane.events else lane.published for lane in lanes}
         with transaction.atomic():
             parameters = {
                 "token": token,
                 "run_ids": [lane.run_id for lane in lanes],
                 "published": [lane.published for lane in lanes],
                 "waits_since": [lane.waits_since() for lane in lanes],
-                "delays": [HELD_DELAY_SECONDS if lane.stopped else 0.0 for lane in lanes],
-                "unused": [not lane.sent or failure is not None for lane in lanes],
-                "errors": [lane.stopped for lane in lanes],
+                "held": [lane.held for lane in lanes],
+                "held_first_seconds": HELD_FIRST_SECONDS,
+                "held_max_seconds": HELD_MAX_SECONDS,
             }
             kept = {row[0] for row in _query("advance", parameters)}
-            self.fenced += len(lanes) - len(kept)
             moved = [lane for lane in lanes if lane.run_id in kept]
-            park(refused for lane in moved for refused in lane.refused)
-        return sum(lane.published - before[lane.run_id] for lane in moved)
+            parked.park(refused for lane in moved for refused in lane.refused)
+        self.fenced += len(lanes) - len(kept)
+        return sum(lane.moved for lane in moved)
 
-    def _first_batch(self) -> int:
-        """While the circuit is half open the first batch is one event; once that is taken, whole ones follow."""
-        row = Destination.objects.filter(name=self.sink.name).values_list("failures", flat=True).first()
-        return 1 if row else BATCH_EVENTS_MAX
+    def _note(self, failure: DestinationFailed | None, something_went: bool) -> None:
+        """Keep the circuit as the store is. A success is written down when it changes something, or once a second."""
+        if failure is not None:
+            place.note_failure(self.sink.name, failure)
+        elif something_went and (self._failures or time.monotonic() - self._noted_at > BEAT_SECONDS):
+            place.note_success(self.sink.name)
+            self._noted_at = time.monotonic()
 
-    def _closed_circuit(self) -> bool:
-        is_open = Q(name=self.sink.name, open_until__gt=Now())
-        return not Destination.objects.filter(is_open).exists()
-
-    def _note(self, failure: DestinationFailed | None) -> None:
-        """Open the circuit after a failure, with full jitter or as long as the store asked; close it on success."""
-        row = Destination.objects.filter(name=self.sink.name)
-        if failure is None:
-            row.update(failures=0, open_until=None, last_error="", last_success_at=Now())
-            return
-        failures = (row.values_list("failures", flat=True).first() or 0) + 1
-        delay = failure.retry_after_seconds or random.uniform(0, backoff_seconds(failures))  # noqa: S311  no secret
-        row.update(failures=F("failures") + 1, open_until=Now() + timedelta(seconds=delay), last_error=failure.message)
-        logger.warning("the event store takes nothing (%s); next try in %.1f s", failure.message, delay)
-
-    def _take_place(self) -> bool:
-        Destination.objects.get_or_create(name=self.sink.name)
-        return self._renew(Q(worker_until__isnull=True) | Q(worker_until__lt=Now()))
-
-    def _renew(self, condition: Q) -> bool:
-        until = Now() + timedelta(seconds=PLACE_SECONDS)
-        row = Destination.objects.filter(condition, name=self.sink.name)
-        return row.update(worker_token=self.place, worker_until=until) == 1
-
-    def _leave_place(self) -> None:
-        Destination.objects.filter(name=self.sink.name, worker_token=self.place).update(
-            worker_token=None, worker_until=None
-        )
+    def _replay(self) -> int:
+        """Once a second: send again what a person asked for. Returns how many events were taken."""
+        if time.monotonic() - self._replayed_at < BEAT_SECONDS:
+            return 0
+        self._replayed_at = time.monotonic()
+        try:
+            return parked.send_queued(self.sink, time.monotonic() + ROUND_SECONDS)
+        except DestinationFailed as failure:
+            place.note_failure(self.sink.name, failure)
+            return 0
 
     def _still_ours(self) -> bool:
-        """Between two batches, too: a slow store must not make us look dead."""
         return not self._has_place or self._beat()
 
     def _beat(self) -> bool:
-        """Once a second: prove that the place is still ours, write the heartbeat, and look without the hint."""
+        """Once a second: prove that the place is still ours, write the heartbeat."""
         if time.monotonic() - self._beat_at < BEAT_SECONDS:
             return True
         self._beat_at = time.monotonic()
-        self._hint = LONG_AGO
-        PublisherHeartbeat.objects.update_or_create(
-            publisher=self.name,
-            defaults={"beat_at": Now(), "published_total": self.published, "fenced_total": self.fenced},
-        )
-        return self._renew(Q(worker_token=self.place, worker_until__gt=Now()))
+        self._tell()
+        return place.renew(self.sink.name, self.place)
+
+    def _tell(self) -> None:
+        published, fenced = self.published - self._told[0], self.fenced - self._told[1]
+        place.beat(self.name, published, fenced)
+        self._told = (self._told[0] + published, self._told[1] + fenced)
 
 
-def batches(lanes: Sequence[Lane], first: int = BATCH_EVENTS_MAX) -> Iterable[list[tuple[Lane, Outgoing]]]:
-    """Pack the lanes' events into bodies that the store takes, the first of at most `first` events.
-
-    The events of a lane stay in their order.
-    """
-    batch: list[tuple[Lane, Outgoing]] = []
-    size, limit = 0, first
-    for lane in lanes:
-        for event in lane.due():
-            adds = batch_bytes(event.envelope)
-            if batch and (len(batch) >= limit or not fits(size + adds)):
-                yield batch
-                batch, size, limit = [], 0, BATCH_EVENTS_MAX
-            batch.append((lane, event))
-            size += adds
-    if batch:
-        yield batch
+def _stop_at_gap(lane: Lane) -> None:
+    """A number that is missing from the journal is an alarm: nothing of the run goes out beyond it (T06)."""
+    lane.events.sort(key=lambda event: event.sequence)
+    wanted = lane.published + 1
+    for place_of, event in enumerate(lane.events):
+        if event.sequence != wanted:
+            del lane.events[place_of:]
+            break
+        wanted += 1
+    if not lane.events:
+        lane.stopped, lane.held = True, f"event {lane.published + 1} is missing from the journal"
 
 
-def park(refused: Iterable[tuple[Outgoing, Receipt]]) -> None:
-    """Keep what the store refused for good, for a person to look at; a repeat changes nothing."""
-    ParkedEvent.objects.bulk_create(
-        [
-            ParkedEvent(
-                event_id=event.event_id, run_id=event.run_id, sequence=event.sequence, reason=receipt.reason,
-                last_error=receipt.error,
-            )
-            for event, receipt in refused
-        ],
-        ignore_conflicts=True,
-    )  # fmt: skip
+def _storage_failure(receipts: Receipts) -> DestinationFailed | None:
+    """A store that keeps nothing of a whole batch is down, whatever its HTTP status says."""
+    if receipts and all(receipt.reason == STORAGE for receipt in receipts.values()):
+        return DestinationFailed("the event store answers every event with a storage error")
+    return None
 
 
-def backoff_seconds(failures: int) -> float:
-    """The ceiling of the wait after so many failures in a row."""
-    return float(min(BACKOFF_FIRST_SECONDS * 2 ** min(failures - 1, 10), BACKOFF_MAX_SECONDS))
+def _drop_connection() -> None:
+    """Nothing of ours is in a transaction: the next use takes a connection that was checked."""
+    if not connection.in_atomic_block:
+        connection.close()
 
 
 def _query(name: str, parameters: dict[str, Any]) -> list[Any]:
@@ -279,5 +327,8 @@ class NullSink:
 
     name = "null"
 
-    def deliver(self, batch: Sequence[Outgoing]) -> dict[UUID, Receipt]:
-        return {event.event_id: ACKNOWLEDGED for event in batch}
+    def deliver(self, batch: Sequence[Outgoing], until: float = float("inf")) -> Receipts:
+        return dict.fromkeys((event.event_id for event in batch), ACKNOWLEDGED)
+
+    def abort(self) -> None:
+        pass

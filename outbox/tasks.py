@@ -18,9 +18,11 @@ PUBLISH_SECONDS = 50.0  # one task's share; the next tick goes on
 def publish() -> int:
     """Publish until the share is over; ends at once when another publisher is at work."""
     store = EventStore(settings.TEMPORALITY_URL, settings.TEMPORALITY_TOKEN)
+    publisher = Publisher(store)
     try:
-        return Publisher(store).run(PUBLISH_SECONDS)
+        return publisher.run(PUBLISH_SECONDS)
     finally:
+        publisher.close()
         store.close()
 
 

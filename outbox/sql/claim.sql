@@ -1,8 +1,12 @@
--- Lease ready streams to one publisher. Streams that another one holds, or that are being written to, are passed over.
--- The hint keeps the scan away from index entries of streams that were emptied long ago (dead under an old snapshot).
-WITH ready AS MATERIALIZED (
+-- Lease ready streams to one publisher, unless the destination's circuit is open. Streams that another one holds, or that
+-- are being written to, are passed over. The hint keeps the scan away from index entries of streams that were emptied
+-- long ago (dead under an old snapshot).
+WITH destination AS MATERIALIZED (
+    SELECT coalesce(max(failures), 0) AS failures, coalesce(bool_or(open_until > clock_timestamp()), false) AS is_open
+    FROM outbox_destination WHERE name = %(destination)s
+), ready AS MATERIALIZED (
     SELECT run_id FROM outbox_stream
-    WHERE ready_at >= %(hint)s
+    WHERE ready_at >= %(hint)s AND NOT (SELECT is_open FROM destination)
       AND (leased_until IS NULL OR leased_until < clock_timestamp())
       AND (next_attempt_at IS NULL OR next_attempt_at <= clock_timestamp())
     ORDER BY ready_at
@@ -12,5 +16,5 @@ WITH ready AS MATERIALIZED (
 UPDATE outbox_stream s
 SET lease_token = %(token)s, leased_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
     attempts = s.attempts + 1
-FROM ready WHERE s.run_id = ready.run_id
-RETURNING s.run_id, s.published, s.head, s.ready_at, s.attempts
+FROM ready, destination WHERE s.run_id = ready.run_id
+RETURNING s.run_id, s.published, s.head, s.ready_at, clock_timestamp(), destination.failures

@@ -20,7 +20,7 @@ SELECT
     (SELECT count(*) FROM behind) AS streams_behind,
     (SELECT extract(epoch FROM clock_timestamp() - min(ready_at))::float FROM behind) AS oldest_age_seconds,
     (SELECT count(*) FROM (
-        SELECT FROM outbox_parkedevent WHERE state = 'parked' LIMIT %(parked_max)s
+        SELECT FROM outbox_parkedevent WHERE state IN ('parked', 'queued') LIMIT %(parked_max)s
     ) p) AS parked,
     (SELECT coalesce(sum(abs(promised - kept) + beyond), 0)::bigint FROM owed) AS unaccounted,
     (SELECT extract(epoch FROM clock_timestamp() - max(beat_at))::float FROM outbox_publisherheartbeat)

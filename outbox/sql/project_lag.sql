@@ -7,7 +7,7 @@ WITH behind AS MATERIALIZED (
     SELECT * FROM behind WHERE project = %(project)s
 ), parked AS (
     SELECT s.project FROM (
-        SELECT run_id FROM outbox_parkedevent WHERE state = 'parked' ORDER BY parked_at LIMIT %(parked_max)s
+        SELECT run_id FROM outbox_parkedevent WHERE state IN ('parked', 'queued') ORDER BY parked_at LIMIT %(parked_max)s
     ) p JOIN outbox_stream s ON s.run_id = p.run_id
 )
 SELECT

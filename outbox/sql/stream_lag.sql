@@ -2,7 +2,7 @@
 SELECT s.project, s.head, s.published, s.seen, s.seen_at,
     s.head - s.published AS pending,
     (SELECT count(*) FROM (
-        SELECT FROM outbox_parkedevent p WHERE p.run_id = s.run_id AND p.state = 'parked' LIMIT %(parked_max)s
+        SELECT FROM outbox_parkedevent p WHERE p.run_id = s.run_id AND p.state IN ('parked', 'queued') LIMIT %(parked_max)s
     ) parked) AS parked,
     s.published - (SELECT count(*) FROM (
         SELECT FROM outbox_parkedevent p
