@@ -108,6 +108,7 @@ class Kind(models.TextChoices):
 
     MODEL = "model"
     MCP = "mcp", "MCP"
+    HTTP = "http", "HTTP"
     PYTHON = "python"
     SANDBOX = "sandbox"
 
@@ -138,6 +139,9 @@ class Tool(models.Model):
     )
     timeout_seconds = models.PositiveIntegerField(default=60)
     configuration = models.JSONField(default=dict, blank=True)
+    compensation = models.JSONField(
+        null=True, blank=True, help_text="The tool and the arguments that undo its effect; empty: it cannot be undone."
+    )
     enabled = models.BooleanField(default=True)
 
     class Meta:
@@ -183,6 +187,7 @@ class Run(models.Model):
     cancel_reason = models.TextField(blank=True, default="")
     turn = models.PositiveIntegerField(default=0, help_text="The turn that was last begun.")
     wake_since = models.DateTimeField(null=True, help_text="News that its workflow has not looked at in time.")
+    compensates_id = models.UUIDField(null=True, help_text="The operation whose effect this run is to undo.")
 
     class Meta:
         constraints = [
@@ -201,6 +206,8 @@ class Run(models.Model):
             models.Index(fields=["project", "-id"], name="run_list"),  # read by the API's list
             # read by the sweep of lost wake-ups and by the home page
             models.Index(fields=["wake_since"], name="run_wake", condition=Q(wake_since__isnull=False)),
+            # read by the page of an operation, and before another compensation of it is begun
+            models.Index(fields=["compensates_id"], name="run_compensates", condition=Q(compensates_id__isnull=False)),
             models.Index(
                 fields=["state", "created_at"],
                 name="run_live",
@@ -306,6 +313,7 @@ class Operation(models.Model):
         max_length=64, blank=True, default="", help_text="Hash of the tool's `unique_by` values; empty: it names none."
     )
     twin_id = models.UUIDField(null=True, help_text="An earlier operation with the same unique key.")
+    compensates_id = models.UUIDField(null=True, help_text="The operation whose effect this one is to undo.")
     actor = models.CharField(max_length=200)
     effect = models.CharField(max_length=5, choices=Effect.choices)
     idempotent_for_seconds = models.PositiveIntegerField(null=True)
@@ -377,7 +385,10 @@ class Operation(models.Model):
             # read by `unique_by`
             models.Index(fields=["project", "unique_key"], name="operation_unique_key", condition=~Q(unique_key="")),
         ]
-        permissions = [("reconcile_operation", "Can settle uncertain operations")]
+        permissions = [
+            ("reconcile_operation", "Can settle uncertain operations"),
+            ("compensate_operation", "Can undo effects of operations"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} {self.state}"
