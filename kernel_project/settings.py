@@ -125,6 +125,7 @@ TEMPORAL_UI_URL = ENV.temporal_ui_url
 TEMPORALITY_URL = ENV.temporality_url
 TEMPORALITY_TOKEN = ENV.temporality_token
 KERNEL_SOURCE_ID = ENV.kernel_source_id
+OUTBOX_KEEP_MONTHS = ENV.outbox_keep_months
 ARTIFACT_URL = ENV.artifact_url
 WORKSPACE_ROOT = Path(ENV.workspace_root)
 PUBLIC_URL = ENV.kernel_public_url.rstrip("/")
