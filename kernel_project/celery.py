@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from celery import Celery
+from celery.signals import task_success
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kernel_project.settings")
 
@@ -37,5 +38,20 @@ app.conf.update(
         "forget old news": _tick("runs.forget_old_news", 3600.0),
         "look over there": _tick("outbox.look_over_there", 5.0),
         "make partitions": _tick("outbox.make_partitions", 3600.0),
+        "drop old months": _tick("outbox.drop_old_months", 3600.0),
     },
 )
+
+# A publishing task lasts; that it lives is told by its heartbeat.
+INTERVALS = {
+    tick["task"]: tick["schedule"] for tick in app.conf.beat_schedule.values() if tick["task"] != "outbox.publish"
+}
+
+
+@task_success.connect  # type: ignore[untyped-decorator]
+def note_success(sender: Any = None, **_: Any) -> None:
+    """Write down when each job last succeeded: a silent beat or a deaf worker shows by the age of it."""
+    from outbox import jobs
+
+    if interval := INTERVALS.get(sender.name):
+        jobs.succeeded(sender.name, interval)

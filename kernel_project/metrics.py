@@ -17,6 +17,7 @@ from django.http.response import HttpResponseBase
 
 from approvals.models import Approval
 from kernel_project.primitives.clock import now
+from outbox import jobs, partitions
 from outbox import selectors as outbox
 from runs.models import Operation, Run
 
@@ -117,6 +118,10 @@ def _outbox() -> Iterable[Gauge]:
         "outbox_pending_events": ("Events written and not delivered; " + minimum + ".", lag.pending),
         "outbox_runs_behind": ("Runs with undelivered events.", lag.streams_behind),
         "outbox_lag_seconds": ("Age of the oldest undelivered event.", lag.oldest_age_seconds or 0.0),
+        "outbox_runs_unowned": (
+            f"Of those, waiting over {outbox.UNOWNED_SECONDS:.0f} s with nobody at work.",
+            lag.streams_unowned,
+        ),
         "outbox_parked_events": ("Events refused for good, waiting for a person.", lag.parked),
         "outbox_unaccounted_events": ("Difference between streams and journal; must be 0.", lag.unaccounted),
         "outbox_publisher_age_seconds": ("Since a publisher was last alive.", lag.publisher_age_seconds),
@@ -125,3 +130,26 @@ def _outbox() -> Iterable[Gauge]:
     }
     for name, (text, value) in told.items():
         yield Gauge(name, text, [("", value)])
+    yield from _delivery()
+
+
+def _delivery() -> Iterable[Gauge]:
+    recent = outbox.recent_delivery()
+    among = f" (of the latest {outbox.RECENT_STREAMS_MAX} runs)"
+    told = {
+        "outbox_written_recent_events": ("Events written" + among, recent.written),
+        "outbox_acknowledged_recent_events": ("Events acknowledged" + among, recent.acknowledged),
+        "outbox_seen_recent_events": ("Events that the event store says it has" + among, recent.seen),
+        "outbox_runs_with_gap": ("Runs of which the event store misses something" + among, recent.streams_with_gap),
+        "outbox_runs_rewound": ("Runs of which the event store has more than we" + among, recent.streams_rewound),
+        "outbox_months_ahead": ("Months for which the journal has partitions.", partitions.months_ahead(now())),
+    }
+    for name, (text, value) in told.items():
+        yield Gauge(name, text, [("", value)])
+    ages = [(f'{{job="{job.name}"}}', job.age_seconds) for job in jobs.all_jobs()]
+    yield Gauge("job_age_seconds", "Since each periodic job last succeeded.", ages)
+    overdue = sum(job.overdue for job in jobs.all_jobs())
+    yield Gauge("jobs_overdue", "Periodic jobs that are overdue.", [("", overdue)])
+    snapshot = outbox.oldest_snapshot()
+    age = snapshot.age_seconds if snapshot else 0.0
+    yield Gauge("oldest_snapshot_seconds", "Age of a transaction that slows the hot tables down; 0: none.", [("", age)])

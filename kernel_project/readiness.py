@@ -11,6 +11,7 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponseNotAllowed, JsonResponse
 from django.http.response import HttpResponseBase
 
+from outbox import jobs
 from outbox import selectors as outbox
 from runs.loop import temporal
 
@@ -72,9 +73,15 @@ def _publisher() -> str:
     return "has never run" if age is None else f"was last alive {age:.0f} seconds ago"
 
 
+def _jobs() -> str:
+    late = [f"{job.name} {job.age_seconds:.0f}" for job in jobs.all_jobs() if job.overdue]
+    return f"overdue, with the seconds since they last succeeded: {', '.join(late)}" if late else "ok"
+
+
 CHECKS: Mapping[str, Callable[[], str]] = {
     "database": _database,
     "temporal": _temporal,
     "redis": _redis,
     "publisher": _publisher,
+    "jobs": _jobs,
 }

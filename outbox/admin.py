@@ -1,21 +1,41 @@
-"""The outbox as an operator sees it: streams, events, what is parked, where it goes. Sends and changes nothing."""
+"""The outbox as an operator sees it: streams, events, what is parked, where it goes. Changes nothing by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.db.models import F, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from kernel_project.admin import WINDOW_ROWS, ChoiceFilter, FactAdmin, badge, cell, moment, short_id, wide_cell
+from kernel_project.admin import (
+    WINDOW_ROWS,
+    ChoiceFilter,
+    FactAdmin,
+    badge,
+    cell,
+    demand,
+    few_enough,
+    moment,
+    report,
+    short_id,
+    wide_cell,
+)  # fmt: skip
 from kernel_project.visible_text import shown
-from outbox.models import Destination, Event, ParkedEvent, PublisherHeartbeat, Stream
+from outbox import parked as parking
+from outbox.contracts import Actor
+from outbox.models import Destination, Event, ParkedEvent, PeriodicJob, PublisherHeartbeat, SourceEpoch, Stream
+
+REPLAY, GIVE_UP = "outbox.replay_parkedevent", "outbox.give_up_parkedevent"
+Decide = Callable[..., ParkedEvent]
 
 
 class DeliveryFilter(admin.SimpleListFilter):
@@ -129,7 +149,7 @@ class ParkedStateFilter(ChoiceFilter):
     parameter_name = "state"
     column = "state"
     choices_offered = ParkedEvent.State.choices
-    indexed = frozenset({"parked"})
+    indexed = frozenset({"parked", "queued"})
     newest_first = ("-run_id",)
     edge_column = "run_id"
 
@@ -138,6 +158,7 @@ class ParkedStateFilter(ChoiceFilter):
 class ParkedEventAdmin(FactAdmin):
     """Events that the event store refused for good, with the reason. Their streams go on."""
 
+    actions = ["replay", "give_up"]
     list_display = ["event", "run", "sequence", "where", "reason", "error", "parked"]
     list_filter = [ParkedStateFilter]
     ordering = ["-run_id", "-sequence"]
@@ -148,6 +169,44 @@ class ParkedEventAdmin(FactAdmin):
         "resolved_by", "its_note",
     ]  # fmt: skip
     readonly_fields = ["where", "error", "its_note"]
+
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(REPLAY)
+
+    def has_give_up_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(GIVE_UP)
+
+    @admin.action(description="Send again…", permissions=["replay"])
+    def replay(self, request: HttpRequest, queryset: QuerySet[ParkedEvent]) -> HttpResponse | None:
+        """Ask for a note, then have each sent again with the same bytes."""
+        demand(request, REPLAY, None, "replaying parked events")
+        consequence = "The publisher sends the same bytes again; what is refused again is parked again."
+        return self._decide(request, queryset, "replay", parking.replay, "Send again", consequence)
+
+    @admin.action(description="Give up…", permissions=["give_up"])
+    def give_up(self, request: HttpRequest, queryset: QuerySet[ParkedEvent]) -> HttpResponse | None:
+        """Ask for a note, then give each up by itself."""
+        demand(request, GIVE_UP, None, "giving up parked events")
+        consequence = "The event store will never have them; the journal keeps them."
+        return self._decide(request, queryset, "give_up", parking.give_up, "Give up", consequence)
+
+    def _decide(
+        self, request: HttpRequest, queryset: QuerySet[ParkedEvent], action: str, decide: Decide, title: str,
+        consequence: str,
+    ) -> HttpResponse | None:  # fmt: skip
+        chosen = few_enough(request, queryset)
+        note = request.POST.get("note", "").strip()
+        if chosen and not note:
+            if "note" in request.POST:
+                messages.error(request, "say why, in the note")
+            context = {
+                **self.admin_site.each_context(request),
+                "events": chosen, "action": action, "title": title, "consequence": consequence, "opts": self.opts,
+            }  # fmt: skip
+            return TemplateResponse(request, "kernel/parked_many.html", context)
+        for event in chosen:
+            report(request, event, partial(_decided, request, event, decide, note))
+        return None
 
     @admin.display(description="Event")
     def event(self, parked: ParkedEvent) -> SafeString:
@@ -174,13 +233,19 @@ class ParkedEventAdmin(FactAdmin):
         return shown(parked.note)
 
 
+def _decided(request: HttpRequest, event: ParkedEvent, decide: Decide, note: str) -> str:
+    assert isinstance(request.user, User)
+    moved = decide(event.event_id, by=Actor(id=request.user.get_username(), type="human"), note=note)
+    return f"{moved}: {moved.get_state_display()}"
+
+
 @admin.register(Destination)
 class DestinationAdmin(FactAdmin):
     """The circuit of each event store."""
 
     list_display = ["name", "circuit", "failures", "success", "error"]
     ordering = ["name"]
-    fields = ["name", "circuit", "failures", "open_until", "last_success_at", "error"]
+    fields = ["name", "circuit", "failures", "open_until", "last_success_at", "error", "worker_until", "turned_away"]
     readonly_fields = ["circuit", "error"]
 
     @admin.display(description="Circuit")
@@ -206,3 +271,33 @@ class PublisherHeartbeatAdmin(FactAdmin):
     @admin.display(description="Last beat")
     def beat(self, heartbeat: PublisherHeartbeat) -> SafeString:
         return moment(heartbeat.beat_at)
+
+
+@admin.register(SourceEpoch)
+class SourceEpochAdmin(FactAdmin):
+    """When events began to be told under another source, after a restore from a backup."""
+
+    list_display = ["name", "raised", "raised_by", "why"]
+    ordering = ["-name"]
+    fields = ["name", "raised_at", "raised_by", "why"]
+    readonly_fields = ["why"]
+
+    @admin.display(description="Raised")
+    def raised(self, epoch: SourceEpoch) -> SafeString:
+        return moment(epoch.raised_at)
+
+    @admin.display(description="Note")
+    def why(self, epoch: SourceEpoch) -> SafeString:
+        return wide_cell(epoch.note)
+
+
+@admin.register(PeriodicJob)
+class PeriodicJobAdmin(FactAdmin):
+    """The jobs that beat ticks, the longest silent first."""
+
+    list_display = ["name", "success", "interval_seconds"]
+    ordering = ["last_success_at"]
+
+    @admin.display(description="Last success")
+    def success(self, job: PeriodicJob) -> SafeString:
+        return moment(job.last_success_at)

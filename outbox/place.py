@@ -84,7 +84,7 @@ def beat(publisher: str, published: int, fenced: int) -> None:
     _one("beat", publisher=publisher, published=published, fenced=fenced)
 
 
-def _one(name: str, destination: str = "", token: UUID | None = None, **more: object) -> tuple[object, ...] | None:
+def _one(name: str, destination: str = "", token: UUID | None = None, **more: str | int) -> tuple[object, ...] | None:
     with connection.cursor() as cursor:
         cursor.execute(
             load(HERE, name), {"destination": destination, "token": token, "place_seconds": PLACE_SECONDS, **more}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -15,7 +16,8 @@ from pydantic import ValidationError
 
 from kernel_project.primitives.sql import load
 from outbox.models import Stream
-from temporality.contracts import RUN_PROGRESS_PATH, ProgressAnswer
+from outbox.source import source_ids
+from temporality.contracts import RUN_PROGRESS_PATH, ProgressAnswer, RunProgress
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
@@ -53,13 +55,38 @@ def look(client: httpx2.Client | None = None) -> int:
 
 
 def _ask(client: httpx2.Client, project: str, runs: list[UUID]) -> int:
+    progress: dict[str, list[RunProgress]] = defaultdict(list)
+    for source in source_ids():
+        for found in _answer(client, project, source, runs):
+            progress[found.run].append(found)
+    return sum(
+        Stream.objects.filter(run_id=run).update(seen=contiguous(progress[str(run)]), seen_at=Now())
+        for run in runs
+        if progress[str(run)]
+    )
+
+
+def _answer(client: httpx2.Client, project: str, source: str, runs: list[UUID]) -> list[RunProgress]:
     answer = client.get(
         settings.TEMPORALITY_URL.rstrip("/") + RUN_PROGRESS_PATH,
-        params=[("project", project), ("source_id", settings.KERNEL_SOURCE_ID), *(("run", str(run)) for run in runs)],
+        params=[("project", project), ("source_id", source), *(("run", str(run)) for run in runs)],
         headers={"Authorization": f"Bearer {settings.TEMPORALITY_TOKEN}"},
     )
     answer.raise_for_status()
-    found = ProgressAnswer.model_validate_json(answer.content).runs
-    return sum(
-        Stream.objects.filter(run_id=progress.run).update(seen=progress.contiguous, seen_at=Now()) for progress in found
-    )
+    return ProgressAnswer.model_validate_json(answer.content).runs
+
+
+def contiguous(progress: Sequence[RunProgress]) -> int:
+    """Up to which sequence nothing is missing, over all names that the run's events bear, the oldest name first.
+
+    What a name has counts from where the names before it end; of those, what lies beyond is of a time that the restore
+    from a backup undid. A later name whose events are not all there adds nothing: one cannot tell what is missing.
+    """
+    reach = 0
+    for told in progress:
+        first = told.highest - told.count + 1
+        if told.contiguous:
+            reach = told.contiguous
+        elif told.count and first <= reach + 1:
+            reach = told.highest
+    return reach

@@ -18,6 +18,9 @@ AUDITED_STREAMS_MAX = 50  # the oldest of them are compared with the journal; `m
 AUDITED_EVENTS_MAX = 1_000  # per audited stream
 PARKED_MAX = 10_000
 RECENT_STREAMS_MAX = 1_000
+UNOWNED_SECONDS = 30.0  # a stream that waits so long and nobody works on is an alarm, whatever the publishers say
+SNAPSHOT_SECONDS = 60.0  # from when on a transaction held open is worth naming
+WORST_STREAMS = 20  # that wait longest, named for a person
 PUBLISHER_LATE_SECONDS = 15.0  # a publisher beats at least each second: beyond this nothing publishes
 
 
@@ -32,6 +35,7 @@ class Lag:
     pending: int
     streams_behind: int
     oldest_age_seconds: float | None
+    streams_unowned: int
     parked: int
     unaccounted: int
     publisher_age_seconds: float | None
@@ -71,7 +75,10 @@ class StreamLag:
 
 @dataclass(frozen=True)
 class RecentDelivery:
-    """Sums over the latest RECENT_STREAMS_MAX runs. `seen` covers those `streams_asked` only."""
+    """Sums over the latest RECENT_STREAMS_MAX runs. `seen` covers those `streams_asked` only.
+
+    Of `streams_rewound` the event store has more than the journal: ours went back in time.
+    """
 
     streams: int
     written: int
@@ -80,6 +87,17 @@ class RecentDelivery:
     seen: int
     acknowledged_of_asked: int
     streams_with_gap: int
+    streams_rewound: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Who holds a snapshot open, and for how long: claims grow slower until it is closed (T41)."""
+
+    pid: int
+    application: str
+    state: str
+    age_seconds: float
 
 
 def lag() -> Lag:
@@ -90,9 +108,21 @@ def lag() -> Lag:
         audited_max=AUDITED_STREAMS_MAX,
         events_max=AUDITED_EVENTS_MAX,
         parked_max=PARKED_MAX,
+        unowned_seconds=UNOWNED_SECONDS,
     )
     assert row is not None, "an aggregate always has its row"
     return Lag(**row)
+
+
+def worst_streams() -> list[dict[str, Any]]:
+    """The streams whose oldest event waits longest."""
+    return _rows("behind", streams=WORST_STREAMS)
+
+
+def oldest_snapshot() -> Snapshot | None:
+    """The longest open transaction that keeps old row versions alive, if one is open for SNAPSHOT_SECONDS."""
+    row = _one("oldest_snapshot", older_seconds=SNAPSHOT_SECONDS)
+    return Snapshot(**row) if row else None
 
 
 def stream_lag(run_id: UUID) -> StreamLag | None:
@@ -109,9 +139,12 @@ def recent_delivery() -> RecentDelivery:
 
 
 def _one(name: str, **values: Any) -> dict[str, Any] | None:
+    return next(iter(_rows(name, **values)), None)
+
+
+def _rows(name: str, **values: Any) -> list[dict[str, Any]]:
     with connection.cursor() as cursor:
         cursor.execute(load(HERE, name), values)
         assert cursor.description is not None
         names = [column.name for column in cursor.description]
-        row = cursor.fetchone()
-    return dict(zip(names, row, strict=True)) if row else None
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import connection
 from django.db.transaction import TransactionManagementError
 
 from kernel_project.primitives.canonical import canonical_json
 from kernel_project.primitives.clock import wire_time
 from outbox.contracts import NewEvent
+from outbox.source import source_id
 from temporality.contracts import SCHEMA
 
 INTEGRATION = "agent-kernel"
@@ -35,7 +35,7 @@ def append(events: Sequence[NewEvent]) -> dict[UUID, int]:
 
     Must run inside the caller's transaction, as late in it as possible: it holds the streams' row locks until commit.
     An event whose id is already in the journal is not written again and keeps its sequence; raises EventMismatch when
-    its content differs in more than the time.
+    its content differs in more than the time and the source's epoch.
     """
     if not connection.in_atomic_block:
         raise TransactionManagementError("outbox.append must join the transaction of what the events tell")
@@ -75,7 +75,7 @@ def envelope(event: NewEvent) -> str:
         "schema": SCHEMA,
         "event_id": str(event.event_id),
         "occurred_at": wire_time(event.occurred_at),
-        "source": {"id": settings.KERNEL_SOURCE_ID, "integration": INTEGRATION},
+        "source": {"id": source_id(), "integration": INTEGRATION},
         "context": context,
         "type": event.type,
         "data": data,
@@ -112,6 +112,7 @@ def _check_same(stored: str, given: str) -> None:
     one, other = json.loads(stored), json.loads(given)
     for side in (one, other):
         side.pop("occurred_at")
+        side.pop("source")  # its epoch may have been raised meanwhile
         side["data"].pop("sequence")
     if one != other:
         raise EventMismatch(f"event {one['event_id']} ({one['type']}) was written before with another content")

@@ -1,7 +1,7 @@
 -- How far the event store is behind us, in one row and one snapshot. Bounded: it reads the streams that are behind, the
 -- parked events and the handful of publishers, never the journal as a whole. Read by the home page, the API, /metrics.
 WITH behind AS MATERIALIZED (
-    SELECT run_id, head, published, ready_at FROM outbox_stream
+    SELECT run_id, head, published, ready_at, leased_until, next_attempt_at FROM outbox_stream
     WHERE ready_at IS NOT NULL ORDER BY ready_at LIMIT %(streams_max)s
 ), owed AS (  -- the oldest of them are counted against the journal itself
     SELECT s.run_id, least(s.head - s.published, %(events_max)s) AS promised,
@@ -19,6 +19,10 @@ SELECT
     (SELECT coalesce(sum(head - published), 0)::bigint FROM behind) AS pending,
     (SELECT count(*) FROM behind) AS streams_behind,
     (SELECT extract(epoch FROM clock_timestamp() - min(ready_at))::float FROM behind) AS oldest_age_seconds,
+    (SELECT count(*) FROM behind
+        WHERE ready_at < clock_timestamp() - make_interval(secs => %(unowned_seconds)s)
+          AND (leased_until IS NULL OR leased_until < clock_timestamp())
+          AND (next_attempt_at IS NULL OR next_attempt_at < clock_timestamp())) AS streams_unowned,
     (SELECT count(*) FROM (
         SELECT FROM outbox_parkedevent WHERE state IN ('parked', 'queued') LIMIT %(parked_max)s
     ) p) AS parked,

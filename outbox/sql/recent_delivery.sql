@@ -1,6 +1,6 @@
 -- What of the latest runs was written, acknowledged and seen over there, side by side. Read by the home page.
 WITH latest AS (
-    SELECT run_id, head, published, seen FROM outbox_stream ORDER BY run_id DESC LIMIT %(streams_max)s
+    SELECT run_id, head, published, seen, created_at FROM outbox_stream ORDER BY run_id DESC LIMIT %(streams_max)s
 )
 SELECT count(*) AS streams,
     coalesce(sum(head), 0)::bigint AS written,
@@ -11,5 +11,7 @@ SELECT count(*) AS streams,
     count(seen) AS streams_asked,
     coalesce(sum(seen), 0)::bigint AS seen,
     coalesce(sum(published) FILTER (WHERE seen IS NOT NULL), 0)::bigint AS acknowledged_of_asked,
-    count(*) FILTER (WHERE seen < published) AS streams_with_gap
+    count(*) FILTER (WHERE seen < published) AS streams_with_gap,
+    count(*) FILTER (WHERE seen > head AND created_at > coalesce(
+        (SELECT max(raised_at) FROM outbox_sourceepoch), '-infinity')) AS streams_rewound
 FROM latest

@@ -31,7 +31,13 @@ def test_the_process_is_healthy_whatever_it_needs(client, valkey):
 
 def test_ready_when_everything_answers(client, publisher):
     answer = client.get("/readyz")
-    assert answer.json()["checks"] == {"database": "ok", "temporal": "ok", "redis": "ok", "publisher": "ok"}
+    assert answer.json()["checks"] == {
+        "database": "ok",
+        "temporal": "ok",
+        "redis": "ok",
+        "publisher": "ok",
+        "jobs": "ok",
+    }
     assert answer.status_code == 200
 
 
@@ -46,6 +52,7 @@ def test_a_dead_broker_is_named_and_the_others_are_still_told(client, publisher,
     assert answer.status_code == 503
     assert answer.json()["checks"] == {
         "database": "ok", "temporal": "ok", "redis": "does not answer (ConnectionError)", "publisher": "ok",
+        "jobs": "ok",
     }  # fmt: skip
 
 

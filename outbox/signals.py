@@ -1,0 +1,10 @@
+"""What the outbox asks upwards, without knowing who answers."""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+# Sent before a month of the journal is dropped, with `first` and `beyond`: the run ids from `first` up to but without
+# `beyond`. A receiver returns the reason why the month must stay (a legal hold, a run that still lives), or "".
+# One that raises keeps the month, too.
+journal_month_expires = Signal()
