@@ -16,6 +16,7 @@ from approvals import policy
 from approvals.contracts import Rule
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
 from kernel_project.primitives.errors import Invalid
+from runs.boundary.arguments import schema_problems
 from runs.boundary.contracts import NotSent
 from runs.boundary.effects import python
 from runs.boundary.mcp_config import McpServerConfig
@@ -27,6 +28,7 @@ from runs.contracts import AgentDefinition
 from runs.models import Agent, AgentVersion, McpServer, Project, Tool
 from runs.registry_contracts import (
     AgentFile,
+    HttpToolFile,
     McpToolFile,
     PolicyFile,
     ProjectFile,
@@ -88,6 +90,8 @@ def register(file: ProjectFile, by: str, listing_workspace: str = "") -> Report:
                     values = _python_tool(tool, functions)
                 case SandboxToolFile():
                     values = _sandbox_tool(tool)
+                case HttpToolFile():
+                    values = _http_tool(tool)
             _save_tool(project, values, report)
         for rule in file.policies:
             _save_policy(project, rule, by, report)
@@ -171,25 +175,38 @@ def _python_tool(tool: PythonToolFile, functions: dict[str, python.PythonTool]) 
 
 
 def _sandbox_tool(tool: SandboxToolFile) -> dict[str, Any]:
+    return _plain_tool(tool, tool.configuration) | {"replay_safe": tool.replay_safe}
+
+
+def _http_tool(tool: HttpToolFile) -> dict[str, Any]:
+    request = tool.request.model_dump(mode="json", exclude_defaults=True)
+    probe = tool.probe.model_dump(mode="json", exclude_defaults=True) if tool.probe else None
+    return _plain_tool(tool, {**tool.configuration, "request": request}) | {"probe": probe}
+
+
+def _plain_tool(tool: SandboxToolFile | HttpToolFile, configuration: dict[str, Any]) -> dict[str, Any]:
+    """A tool that the file itself describes: what approvals bind to is all that it says."""
+    if problems := schema_problems(tool.input_schema):
+        raise Invalid(f"the tool {tool.name!r}: {problems[0]}")
     pinned = {
-        "configuration": tool.configuration,
+        "configuration": configuration,
         "description": tool.description,
         "input_schema": tool.input_schema,
         "name": tool.name,
     }
     return _declared(tool) | {
-        "kind": "sandbox",
+        "kind": tool.kind,
+        "configuration": configuration,
         "name": tool.name,
         "remote_name": tool.name,
         "exposed_name": exposed_name("", tool.name),
         "description": tool.description,
         "input_schema": tool.input_schema,
         "definition_digest": sha256_hex(canonical_bytes(pinned)),
-        "replay_safe": tool.replay_safe,
     }
 
 
-def _declared(tool: McpToolFile | SandboxToolFile) -> dict[str, Any]:
+def _declared(tool: McpToolFile | SandboxToolFile | HttpToolFile) -> dict[str, Any]:
     return {
         "effect": tool.effect,
         "idempotent_for_seconds": tool.idempotent_for_seconds,

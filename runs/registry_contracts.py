@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from runs.boundary.http_config import HttpProbe, HttpRequest
 from runs.boundary.mcp_config import McpServerConfig
 from runs.contracts import AgentDefinition
 
@@ -58,7 +59,18 @@ class SandboxToolFile(Declaration):
     replay_safe: bool = False
 
 
-ToolFile = Annotated[McpToolFile | PythonToolFile | SandboxToolFile, Field(discriminator="kind")]
+class HttpToolFile(Declaration):
+    """One request of an HTTP API; `request` and `probe` are described in docs/http.md."""
+
+    kind: Literal["http"]
+    name: Name
+    description: str = Field(default="", max_length=10_000)
+    input_schema: dict[str, Any]
+    request: HttpRequest
+    probe: HttpProbe | None = None
+
+
+ToolFile = Annotated[McpToolFile | PythonToolFile | SandboxToolFile | HttpToolFile, Field(discriminator="kind")]
 
 
 class PolicyFile(Strict):

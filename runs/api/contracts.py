@@ -15,7 +15,7 @@ OperationState = Literal[
     "proposed", "denied", "awaiting_approval", "rejected", "expired", "withdrawn", "blocked",
     "dispatched", "succeeded", "tool_error", "failed", "uncertain", "reconciled",
 ]  # fmt: skip
-KindName = Literal["model", "mcp", "python", "sandbox"]
+KindName = Literal["model", "mcp", "http", "python", "sandbox"]
 NAME_CHARS_MAX = 100
 INPUT_CHARS_MAX = 512 * 1024  # in bytes it is the same limit, see loop.starts
 VERSION_MAX = 2**31 - 1

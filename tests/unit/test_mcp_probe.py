@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from runs.boundary.contracts import NotSent, ProbeVerdict
-from runs.boundary.effects.mcp import ProbeDeclaration, filled, verdict
+from runs.boundary.effects.mcp import ProbeDeclaration, verdict
 from runs.boundary.mcp_sessions import Answer
+from runs.boundary.placeholders import filled, values_of
 from tests.mcp_servers.running import dispatch
 
 OPERATION = UUID("6f1c2f0e-1111-5222-8333-444455556666")
@@ -65,10 +66,10 @@ def test_what_was_found_is_the_result() -> None:
 
 def test_placeholders_are_filled_once_and_keep_their_type() -> None:
     template = {"a": "{argument:repo}", "n": "{argument:n}", "list": ["{argument:deep.x}"], "e": "<{argument:evil}>"}
-    assert filled(template, CALL) == {"a": "/r", "n": 3, "list": [["y"]], "e": "<{operation_id}>"}
-    assert filled("id {operation_id} {unknown}", CALL) == f"id {OPERATION} {{unknown}}"
+    assert filled(template, values_of(CALL)) == {"a": "/r", "n": 3, "list": [["y"]], "e": "<{operation_id}>"}
+    assert filled("id {operation_id} {unknown}", values_of(CALL)) == f"id {OPERATION} {{unknown}}"
     with pytest.raises(NotSent, match="missing"):
-        filled("{argument:missing}", CALL)
+        filled("{argument:missing}", values_of(CALL))
 
 
 @pytest.mark.parametrize(

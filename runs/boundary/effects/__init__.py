@@ -6,6 +6,7 @@ from importlib import import_module
 from types import ModuleType
 
 ADAPTERS = {
+    "http": "runs.boundary.effects.http",
     "mcp": "runs.boundary.effects.mcp",
     "python": "runs.boundary.effects.python",
     "sandbox": "runs.boundary.effects.sandbox",

@@ -7,70 +7,32 @@ definition: a server that has changed it since is not called).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from kernel_project.primitives import clock
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
+from runs.boundary.lookups import LookUp, cannot_tell, judged
 from runs.boundary.mcp_config import McpServerConfig, stored_config
 from runs.boundary.mcp_results import effect_result
 from runs.boundary.mcp_sessions import Answer, Unclear, current_sessions
+from runs.boundary.placeholders import filled, values_of
 
 IDEMPOTENCY_KEY = "idempotency_key"
 IDEMPOTENCY_KEY_OWN = "com.agentkernel/idempotency_key"  # the reverse-DNS form that the protocol asks for
 RESULT_BYTES_MAX = 16 * 1024 * 1024  # where the configuration names no limit
 PROBE_SECONDS_MAX = 60.0
 PROBE_BYTES_MAX = 4 * 1024 * 1024  # of a look-up's text; a longer one proves no absence
-EXCERPT_CHARACTERS_MAX = 2000
-
-Model = TypeVar("Model", bound=BaseModel)
-
-_PLACEHOLDER = re.compile(r"\{(operation_id|workspace|argument:([A-Za-z0-9_.-]{1,200}))\}")
 
 
-class Found(BaseModel):
-    """What one occurrence of the effect looks like in the look-up's text: a piece of text, or a pattern."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    contains: str = ""
-    regex: str = ""
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if bool(self.contains) == bool(self.regex):
-            raise ValueError("say either `contains` or `regex`")
-        return _with_valid_pattern(self, self.regex)
-
-
-class Covers(BaseModel):
-    """How to see that the look-up was cut: it shows `entries_max` entries or more, counted by `entry`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    entry: Annotated[str, Field(min_length=1)]
-    entries_max: Annotated[int, Field(ge=1)]
-
-    @model_validator(mode="after")
-    def _valid(self) -> Self:
-        return _with_valid_pattern(self, self.entry)
-
-
-class ProbeDeclaration(BaseModel):
-    """A read-after-write look-up. What it must guarantee, so that ABSENT may be believed, stands in docs/mcp.md."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class ProbeDeclaration(LookUp):
+    """A look-up with a tool of the same server."""
 
     tool: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] = {}
-    found_when: Found
-    many_when_count_over: Annotated[int, Field(ge=1)] = 1
     error_means: Literal["cannot_tell", "absent"] = "cannot_tell"
-    covers: Covers | None = None
 
 
 @dataclass(frozen=True)
@@ -113,23 +75,23 @@ async def probe(dispatch: Dispatch) -> ProbeAnswer:
     try:
         call = _read(dispatch)
     except NotSent as error:
-        return _cannot_tell(str(error))
+        return cannot_tell(str(error))
     if call.probe is None:
-        return _cannot_tell("no look-up is declared for this tool")
+        return cannot_tell("no look-up is declared for this tool")
     sessions = current_sessions()
     if not await sessions.quiet(call.config, dispatch.workspace):
-        return _cannot_tell("the server process that got the call has not ended; it could still act")
+        return cannot_tell("the server process that got the call has not ended; it could still act")
     try:
         answer = await sessions.call(
             call.config,
             call.probe.tool,
-            filled(call.probe.arguments, dispatch),
+            filled(call.probe.arguments, values_of(dispatch)),
             workspace=dispatch.workspace,
             timeout_seconds=PROBE_SECONDS_MAX,
         )
         return verdict(call.probe, answer, dispatch)
     except (NotSent, Refused, Unclear) as error:
-        return _cannot_tell(f"the look-up failed: {error}")
+        return cannot_tell(f"the look-up failed: {error}")
 
 
 def verdict(declared: ProbeDeclaration, answer: Answer, dispatch: Dispatch) -> ProbeAnswer:
@@ -138,35 +100,8 @@ def verdict(declared: ProbeDeclaration, answer: Answer, dispatch: Dispatch) -> P
     if result.is_error:
         if declared.error_means == "absent":
             return ProbeAnswer(verdict=ProbeVerdict.ABSENT, detail="the look-up answered with an error")
-        return _cannot_tell(f"the look-up answered with an error: {result.text[:500]}")
-    places = [match.start() for match in _pattern(declared.found_when, dispatch).finditer(result.text)]
-    if len(places) > declared.many_when_count_over:
-        return ProbeAnswer(verdict=ProbeVerdict.MANY, detail=f"the look-up shows the effect {len(places)} times")
-    if places:
-        found = EffectResult(text=f"Found by looking it up with {declared.tool}:\n{_excerpt(result.text, places[0])}")
-        return ProbeAnswer(verdict=ProbeVerdict.ONE, result=found, detail="the look-up shows the effect once")
-    if why := _not_covered(declared, result):
-        return _cannot_tell(why)
-    return ProbeAnswer(verdict=ProbeVerdict.ABSENT, detail="the look-up covers the place and does not show the effect")
-
-
-def filled(value: Any, dispatch: Dispatch) -> Any:
-    """The value with its placeholders replaced, once: what a placeholder stands for is not looked at again.
-
-    A text that is nothing but `{argument:…}` becomes the argument itself, of whatever type. Raises NotSent for an
-    argument that the call does not have.
-    """
-    match value:
-        case str():
-            whole = _PLACEHOLDER.fullmatch(value)
-            if whole is not None:
-                return _stands_for(whole, dispatch)
-            return _PLACEHOLDER.sub(lambda match: str(_stands_for(match, dispatch)), value)
-        case dict():
-            return {key: filled(member, dispatch) for key, member in value.items()}
-        case list() | tuple():
-            return [filled(member, dispatch) for member in value]
-    return value
+        return cannot_tell(f"the look-up answered with an error: {result.text[:500]}")
+    return judged(declared, result, values_of(dispatch), declared.tool)
 
 
 def _read(dispatch: Dispatch) -> _Call:
@@ -193,52 +128,3 @@ def _seconds_left(dispatch: Dispatch) -> float:
     if left <= 0:
         raise NotSent("the deadline passed before the call could be sent")
     return min(dispatch.timeout_seconds, left)
-
-
-def _stands_for(match: re.Match[str], dispatch: Dispatch) -> Any:
-    name, path = match.group(1), match.group(2)
-    if name == "operation_id":
-        return dispatch.idempotency_key
-    if name == "workspace":
-        return dispatch.workspace
-    value: Any = dispatch.arguments
-    for part in path.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            raise NotSent(f"the look-up needs the argument {path!r}, which the call does not have")
-        value = value[part]
-    return value
-
-
-def _pattern(found: Found, dispatch: Dispatch) -> re.Pattern[str]:
-    if found.contains:
-        return re.compile(re.escape(str(filled(found.contains, dispatch))))
-    return re.compile(_PLACEHOLDER.sub(lambda match: re.escape(str(_stands_for(match, dispatch))), found.regex))
-
-
-def _not_covered(declared: ProbeDeclaration, result: EffectResult) -> str:
-    """Why a look-up that does not show the effect does not prove its absence either."""
-    if result.truncated or result.invalid:
-        return f"the look-up could not be read in full: {result.invalid or 'it is too long'}"
-    if declared.covers is None:
-        return ""
-    entries = sum(1 for _ in re.finditer(declared.covers.entry, result.text))
-    if entries >= declared.covers.entries_max:
-        return f"the look-up shows {entries} entries and may have been cut there"
-    return ""
-
-
-def _excerpt(text: str, place: int) -> str:
-    start = max(0, place - EXCERPT_CHARACTERS_MAX // 2)
-    return text[start : start + EXCERPT_CHARACTERS_MAX].strip()
-
-
-def _cannot_tell(detail: str) -> ProbeAnswer:
-    return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail=detail)
-
-
-def _with_valid_pattern(model: Model, pattern: str) -> Model:
-    try:
-        re.compile(_PLACEHOLDER.sub("x", pattern))
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is not a pattern: {error}") from error
-    return model
