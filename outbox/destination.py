@@ -200,10 +200,14 @@ def fits(bytes_so_far: int) -> bool:
 
 
 def _parts(batch: Sequence[Outgoing], error: str) -> list[Sequence[Outgoing]]:
-    """The named event alone between what stands before and after it; halves when none is named."""
+    """The runs that nothing is said about, then the one of the named event; of one run the named event alone between
+    what stands before and after it; halves when none is named.
+    """
     named = GUILTY.match(error)
     if named and int(named[1]) < len(batch):
         at = int(named[1])
+        if others := [event for event in batch if event.run_id != batch[at].run_id]:
+            return [others, [event for event in batch if event.run_id == batch[at].run_id]]
         return [part for part in (batch[:at], batch[at : at + 1], batch[at + 1 :]) if part]
     middle = len(batch) // 2
     return [batch[:middle], batch[middle:]]
