@@ -1,40 +1,46 @@
-"""The approval queue, the page on which a person decides, and the policies. Decides by `services.decide` alone."""
+"""The approval queue and the page on which a person decides. Decides by `services` alone, one request at a time."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
-from django.core.exceptions import PermissionDenied
-from django.db import connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import DateTimeField, Func, QuerySet
+from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from approvals import policy, retirement, services
-from approvals.contracts import Decider, Rule
-from approvals.models import Approval, Policy
+from approvals import calls, channel_admin, policy_admin, redaction, selectors, services
+from approvals.contracts import Decider
+from approvals.models import Approval
 from kernel_project.admin import ChoiceFilter, FactAdmin, audit, badge, cell, demand, few_enough, moment, report
-from kernel_project.primitives.canonical import parse_json
+from kernel_project.primitives.canonical import canonical_json, parse_json
 from kernel_project.primitives.errors import Invalid, KernelError
 from kernel_project.templatetags.kernel import duration
-from kernel_project.visible_text import hidden_count, look_alikes
+from kernel_project.visible_text import hidden_count, look_alikes, shown
+from outbox.models import Event
 
+PAGES = (channel_admin, policy_admin)  # Django looks for pages in this module only
 DECIDE = "approvals.decide_approval"
+BREAK_GLASS = "approvals.break_glass_approval"
 DECISIONS_SHOWN_MAX = 50
+EVENTS_SHOWN_MAX = 15
 URGENT_SECONDS = 15 * 60  # what is left of the time when a request turns amber
 BINDING_CHARS_MAX = 200_000  # of arguments on the page; a longer call is said to be cut and cannot be approved here
+EDIT_CHARS_MAX = 200_000
+COUNTDOWNS = (("900", "15 minutes"), ("3600", "an hour"), ("86400", "a day"))
+AGES = (("3600", "an hour"), ("86400", "a day"), ("604800", "a week"))
 
 
 class ApprovalStateFilter(ChoiceFilter):
@@ -47,46 +53,99 @@ class ApprovalStateFilter(ChoiceFilter):
     edge_column = "run_id"
 
 
-class MineFilter(admin.SimpleListFilter):
-    """Requests that the person who looks may decide, as far as groups go."""
+class QueueFilter(admin.SimpleListFilter):
+    """A filter on what waits, and on nothing else: those rows have an index of their own."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:
+        value = self.value()
+        offered = {str(one) for one, _ in self.lookup_choices}
+        if value not in offered:
+            return queryset
+        return self.narrowed(request, queryset.filter(state=Approval.State.WAITING), value)
+
+    def narrowed(self, request: HttpRequest, waiting: QuerySet[Approval], value: str) -> QuerySet[Approval]:
+        raise NotImplementedError
+
+
+class MineFilter(QueueFilter):
+    """Requests for the groups of the person who looks, or that this person may say yes to now."""
 
     title = "who may decide"
     parameter_name = "mine"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [("1", "I may")]
+        return [("1", "I may"), ("groups", "asked of my groups")]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:
-        if self.value() != "1":
-            return queryset
+    def narrowed(self, request: HttpRequest, waiting: QuerySet[Approval], value: str) -> QuerySet[Approval]:
         decider = decider_of(request)
-        mine = Q() if decider.superuser else Q(group="") | Q(group__in=decider.groups)
-        return queryset.filter(mine, state=Approval.State.WAITING)
+        return selectors.decidable(waiting, decider) if value == "1" else waiting.filter(group__in=decider.groups)
+
+
+class RiskFilter(QueueFilter):
+    title = "risk, of what waits"
+    parameter_name = "risk"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+        return [(str(value), label) for value, label in Approval.Risk.choices]
+
+    def narrowed(self, request: HttpRequest, waiting: QuerySet[Approval], value: str) -> QuerySet[Approval]:
+        return waiting.filter(risk=int(value))
+
+
+class CountdownFilter(QueueFilter):
+    title = "time left"
+    parameter_name = "left"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+        return [("0", "over"), *((seconds, f"less than {name}") for seconds, name in COUNTDOWNS)]
+
+    def narrowed(self, request: HttpRequest, waiting: QuerySet[Approval], value: str) -> QuerySet[Approval]:
+        return waiting.filter(deadline_at__lte=Now() + timedelta(seconds=int(value)))
+
+
+class AgeFilter(QueueFilter):
+    title = "waits"
+    parameter_name = "age"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+        return [(seconds, f"for more than {name}") for seconds, name in AGES]
+
+    def narrowed(self, request: HttpRequest, waiting: QuerySet[Approval], value: str) -> QuerySet[Approval]:
+        return waiting.filter(requested_at__lte=Now() - timedelta(seconds=int(value)))
+
+
+QUEUE_PARAMETERS = ("mine", "risk", "left", "age")
 
 
 @admin.register(Approval)
 class ApprovalAdmin(FactAdmin):
-    """Requests: one page each, one decision each. There is no way to approve several at once."""
+    """Requests: one page each, one decision each. Several can be rejected at once, and never approved."""
 
-    list_display = ["call", "where", "deadline", "agent_name", "project", "asked_of", "asked_by", "asked"]
-    list_filter = [ApprovalStateFilter, MineFilter]
+    list_display = ["call", "where", "deadline", "risk_of", "agent_name", "project", "asked_of", "asked_by", "asked"]
+    list_filter = [ApprovalStateFilter, MineFilter, RiskFilter, CountdownFilter, AgeFilter]
     exact_ids = ["id", "operation_id", "run_id"]
     search_help_text = "A whole request, operation or run id"
     change_form_template = "kernel/approval.html"
+    actions = ["reject_selected"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Approval]:
-        return super().get_queryset(request).defer("binding")
+        rows: QuerySet[Approval] = super().get_queryset(request)
+        return rows.defer("binding").annotate(looked_at=database_clock())
 
     def get_ordering(self, request: HttpRequest) -> list[str]:
         """The queue by deadline, as its index has it; everything else newest run first."""
-        queue = request.GET.get("state") == "waiting" or request.GET.get("mine") == "1"
+        queue = request.GET.get("state") == "waiting" or any(request.GET.get(name) for name in QUEUE_PARAMETERS)
         return ["deadline_at", "id"] if queue else ["-run_id", "-requested_at", "id"]
 
     def get_urls(self) -> list[URLPattern]:
-        decide = path(
-            "<uuid:approval_id>/decide/", self.admin_site.admin_view(self.decide), name="approvals_approval_decide"
-        )
-        return [decide, *super().get_urls()]
+        view = self.admin_site.admin_view
+        decide = path("<uuid:approval_id>/decide/", view(self.decide), name="approvals_approval_decide")
+        edit = path("<uuid:approval_id>/edit/", view(self.edit), name="approvals_approval_edit")
+        return [decide, edit, *super().get_urls()]
+
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        assert isinstance(request.user, User)
+        return request.user.has_perm(DECIDE)
 
     @admin.display(description="Call")
     def call(self, approval: Approval) -> SafeString:
@@ -100,9 +159,13 @@ class ApprovalAdmin(FactAdmin):
     def deadline(self, approval: Approval) -> SafeString:
         if approval.state != Approval.State.WAITING:
             return format_html('<span class="k-dim">{}</span>', moment(approval.deadline_at))
-        left = (approval.deadline_at - database_time()).total_seconds()
+        left = seconds_left(approval)
         text = f"in {duration(left)}" if left > 0 else f"{duration(-left)} ago"
         return badge("uncertain" if left < URGENT_SECONDS else "waiting", text)
+
+    @admin.display(description="Risk")
+    def risk_of(self, approval: Approval) -> SafeString:
+        return badge(Approval.Risk(approval.risk).label)
 
     @admin.display(description="Agent")
     def agent_name(self, approval: Approval) -> SafeString:
@@ -119,6 +182,25 @@ class ApprovalAdmin(FactAdmin):
     @admin.display(description="Asked")
     def asked(self, approval: Approval) -> SafeString:
         return moment(approval.requested_at)
+
+    @admin.action(description="Reject with one reason…", permissions=["decide"])
+    def reject_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> HttpResponse | None:
+        """Ask for the reason, then reject each by itself. There is no action that approves."""
+        chosen = few_enough(request, queryset)
+        reason = request.POST.get("reason", "").strip()
+        if chosen and not reason:
+            if "reason" in request.POST:
+                messages.error(request, "say why they are rejected: each agent is told your reason")
+            context = {
+                **self.admin_site.each_context(request),
+                "approvals": chosen,
+                "opts": self.opts,
+                "title": "Reject",
+            }
+            return TemplateResponse(request, "kernel/reject_many.html", context)
+        for approval in chosen:
+            report(request, approval, partial(_decide, request, approval, "reject", reason))
+        return None
 
     @method_decorator(require_safe)
     def change_view(
@@ -137,8 +219,9 @@ class ApprovalAdmin(FactAdmin):
         return TemplateResponse(request, "kernel/approval.html", context)
 
     def _get(self, object_id: str | UUID) -> Approval:
+        rows = Approval.objects.select_related("policy").annotate(looked_at=database_clock())
         try:
-            found = Approval.objects.select_related("policy").filter(id=UUID(str(object_id))).first()
+            found = rows.filter(id=UUID(str(object_id))).first()
         except ValueError:
             found = None
         if found is None:
@@ -152,18 +235,68 @@ class ApprovalAdmin(FactAdmin):
         demand(request, DECIDE, approval, "deciding")
         self.may_look(request)
         verdict, reason = request.POST.get("verdict", ""), request.POST.get("reason", "").strip()
-        report(request, approval, lambda: _decide(request, approval, verdict, reason))
+        report(request, approval, partial(_decide, request, approval, verdict, reason))
         return HttpResponseRedirect(reverse("admin:approvals_approval_change", args=[approval.id]))
+
+    @method_decorator(require_http_methods(["GET", "POST"]))
+    def edit(self, request: HttpRequest, approval_id: UUID) -> HttpResponse:
+        """Write other arguments; the request that comes of it is the one that can be decided."""
+        approval = self._get(approval_id)
+        demand(request, DECIDE, approval, "editing a call")
+        self.may_look(request)
+        text, reason = request.POST.get("arguments", ""), request.POST.get("reason", "").strip()
+        if request.method == "POST":
+            try:
+                made = services.edit(approval.id, approval.project, decider_of(request), _typed(approval, text), reason)
+            except KernelError as error:
+                messages.error(request, shown(error.message))
+                audit(request, approval, f"not edited: {error.message}")
+            else:
+                messages.success(
+                    request, "This is the new request, with your arguments. Nothing runs without a yes to it."
+                )
+                audit(request, made, f"edited the arguments of request {approval.id}")
+                return HttpResponseRedirect(reverse("admin:approvals_approval_change", args=[made.id]))
+        context = {
+            **self.admin_site.each_context(request),
+            "approval": approval,
+            "text": text or _text_to_edit(approval),
+            "reason": reason,
+            "obstacle": _obstacle(request, approval, "edit"),
+            "opts": self.opts,
+            "original": approval,
+            "title": "Edit the arguments",
+        }
+        return TemplateResponse(request, "kernel/approval_edit.html", context)
+
+
+def _typed(approval: Approval, text: str) -> Any:
+    """What a person typed, with the secrets that were shown as marks put back."""
+    if len(text) > EDIT_CHARS_MAX:
+        raise Invalid(f"the arguments are longer than {EDIT_CHARS_MAX} characters")
+    return redaction.restored(parse_json(text), calls.owner().arguments(approval))
+
+
+def _text_to_edit(approval: Approval) -> str:
+    if approval.state != Approval.State.WAITING or _damaged(approval):
+        return ""
+    return laid_out(redaction.redacted(calls.owner().arguments(approval)))
 
 
 def _decide(request: HttpRequest, approval: Approval, verdict: str, reason: str) -> str:
-    if verdict not in ("approve", "reject"):
+    break_glass = verdict == "break_glass"
+    if verdict not in ("approve", "reject", "break_glass"):
         raise Invalid("choose to approve or to reject")
     if verdict == "reject" and not reason:
         raise Invalid("say why it is rejected: the agent is told your reason")
-    if verdict == "approve" and _cut(approval):
+    if verdict != "reject" and _cut(approval):
         raise Invalid("the arguments are too long to be shown in full, so they cannot be approved here")
-    decided = services.decide(approval.id, approval.project, decider_of(request), verdict, reason)  # type: ignore[arg-type]
+    decided = services.decide(
+        approval.id, approval.project, decider_of(request), "reject" if verdict == "reject" else "approve", reason,
+        break_glass=break_glass,
+    )  # fmt: skip
+    if decided.state == Approval.State.WAITING:
+        return f"{decided.tool}: your yes counts; {decided.quorum} people must say yes"
     return f"{decided.tool}: {decided.state} by {decided.decided_by}"
 
 
@@ -173,171 +306,129 @@ def decider_of(request: HttpRequest) -> Decider:
     name = request.user.get_username()
     groups = frozenset(request.user.groups.values_list("name", flat=True))
     return Decider(
-        name=name, groups=groups, via="admin", names=frozenset({name}), superuser=request.user.is_superuser
+        name=name, groups=groups, via="admin", names=frozenset({name}),
+        may_break_glass=request.user.has_perm(BREAK_GLASS),
     )  # fmt: skip
 
 
-def database_time() -> Any:
+def database_clock() -> Func:
     """The clock that deadlines are judged by."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        return cursor.fetchone()[0]
+    return Func(function="clock_timestamp", output_field=DateTimeField())
+
+
+def seconds_left(approval: Approval) -> float:
+    """What was left of its time when the row was read, by the database's clock."""
+    looked_at: datetime = approval.looked_at  # type: ignore[attr-defined]
+    return (approval.deadline_at - looked_at).total_seconds()
 
 
 def _cut(approval: Approval) -> bool:
     return len(approval.binding) > BINDING_CHARS_MAX
 
 
+def _damaged(approval: Approval) -> bool:
+    """The stored text is not the one that was asked about: nobody can say what it was."""
+    return services.damaged(approval)
+
+
 def _page(request: HttpRequest, approval: Approval) -> dict[str, Any]:
-    bound = parse_json(approval.binding)
-    arguments = laid_out(bound["arguments"])
-    at = database_time()
-    left = (approval.deadline_at - at).total_seconds()
+    damaged = _damaged(approval)
+    bound = {} if damaged else parse_json(approval.binding)
+    original = bound.get("arguments", {})
+    safe = redaction.redacted(original)
+    arguments = laid_out(safe)
+    left = seconds_left(approval)
     waiting = approval.state == Approval.State.WAITING
+    votes = list(approval.decisions.order_by("-at")[:DECISIONS_SHOWN_MAX])
     return {
         "approval": approval,
-        "bound": {name: bound[name] for name in ("definition", "agent_version") if bound.get(name)},
+        "bound": {name: bound[name] for name in ("server", "definition", "agent_version", "twin") if bound.get(name)},
         "arguments": arguments,
         "arguments_cut": _cut(approval),
+        "damaged": damaged,
+        "redactions": redaction.count(original, safe),
+        "changes": _changes(approval, safe),
         "hidden": hidden_count(arguments),
         "look_alikes": look_alikes(f"{approval.tool} {approval.agent} {arguments}"),
-        "decisions": approval.decisions.order_by("-at")[:DECISIONS_SHOWN_MAX],
+        "decisions": votes,
+        "votes": sum(one.applied and one.verdict == "approve" for one in votes),
+        "risk": Approval.Risk(approval.risk).label,
+        "run_so_far": _run_so_far(approval),
         "left": left,
         "urgent": left < URGENT_SECONDS,
         "late": waiting and left <= 0,
-        "offered": waiting and left > 0 and request.user.has_perm(DECIDE),
-        "obstacle": _obstacle(request, approval),
+        "successor": selectors.successor(approval),
+        **_offers(request, approval, open_still=waiting and left > 0),
     }
 
 
-def _obstacle(request: HttpRequest, approval: Approval) -> str:
-    """Why this person's yes would be refused, told before they try; the service judges again."""
+def _offers(request: HttpRequest, approval: Approval, *, open_still: bool) -> dict[str, Any]:
+    """What this person may do now. Told before they try; the service judges again."""
+    assert isinstance(request.user, User)
+    allowed = open_still and request.user.has_perm(DECIDE)
+    obstacle, rejecting = _obstacle(request, approval, "approve"), _obstacle(request, approval, "reject")
+    whole = not (_cut(approval) or _damaged(approval))
+    decider = decider_of(request)
+    alone = not services.why_not(approval, decider, "approve", break_glass=True)
+    return {
+        "obstacle": obstacle,
+        "may_approve": allowed and whole and not obstacle,
+        "may_reject": allowed and not rejecting,
+        "may_edit": allowed and not rejecting and not _damaged(approval),
+        "may_break_glass": allowed and whole and alone and (approval.quorum > 1 or bool(obstacle)),
+    }
+
+
+def _obstacle(request: HttpRequest, approval: Approval, verdict: services.Try) -> str:
+    """Why this person would be refused."""
+    assert isinstance(request.user, User)
     if not request.user.has_perm(DECIDE):
         return "You may look at this request, but not decide it."
     decider = decider_of(request)
-    if approval.group and approval.group not in decider.groups and not decider.superuser:
-        return f"Only members of the group {approval.group} may decide this request."
-    if approval.four_eyes and approval.requested_by in decider.names:
-        return "You started this run, and its calls need somebody else's yes. You may reject."
-    return ""
+    if why := services.why_not(approval, decider, "reject"):
+        return f"{why[0].upper()}{why[1:]}."
+    if verdict != "approve":
+        return ""
+    if services.why_not(approval, decider, "approve"):
+        own = "started this run" if services.is_own(approval.requested_by, decider) else "wrote these arguments"
+        return f"You {own}, and its calls need somebody else's yes. You may reject."
+    return "You have said yes; it waits for the others." if services.has_voted(approval, decider) else ""
+
+
+def _changes(approval: Approval, arguments: Any) -> list[dict[str, str]]:
+    """What an edit changed at the top level, against the request that it superseded."""
+    if not approval.edited_by or not approval.supersedes:
+        return []
+    before = Approval.objects.filter(id=approval.supersedes).first()
+    if before is None or _damaged(before):
+        return []
+    old = redaction.redacted(parse_json(before.binding)["arguments"])
+    names = sorted({*old, *arguments} if isinstance(old, dict) and isinstance(arguments, dict) else ())
+    return [
+        {"name": name, "before": _member(old, name), "after": _member(arguments, name)}
+        for name in names
+        if _member(old, name) != _member(arguments, name)
+    ]
+
+
+def _member(arguments: dict[str, Any], name: str) -> str:
+    return canonical_json(arguments[name]) if name in arguments else "–"
+
+
+def _run_so_far(approval: Approval) -> list[dict[str, Any]]:
+    """The latest events of the run, the newest first: what it did, in the journal's words."""
+    rows = Event.objects.filter(run_id=approval.run_id).order_by("-sequence")[:EVENTS_SHOWN_MAX]
+    return [_happening(row.type, row.occurred_at, json.loads(row.envelope)["data"], approval) for row in rows]
+
+
+def _happening(event_type: str, at: datetime, data: dict[str, Any], approval: Approval) -> dict[str, Any]:
+    about = data.get("tool") or data.get("model") or data.get("agent") or ""
+    return {
+        "type": event_type, "at": at, "about": about, "status": data.get("status") or data.get("policy_decision") or "",
+        "this": data.get("operation_id") == str(approval.operation_id),
+    }  # fmt: skip
 
 
 def laid_out(arguments: Any) -> str:
     """Arguments with a line for each member, every character in its place."""
     return json.dumps(arguments, indent=2, ensure_ascii=False)
-
-
-class PolicyForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A rule as a person writes it. Number, author and time are the service's."""
-
-    class Meta:
-        model = Policy
-        fields = [
-            "project", "name", "agent", "tool", "effect", "answer", "group", "deadline_seconds", "on_expiry",
-            "four_eyes",
-        ]  # fmt: skip
-
-
-class InForceFilter(admin.SimpleListFilter):
-    title = "in force"
-    parameter_name = "in_force"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [("1", "in force"), ("0", "retired")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
-        wanted = {"1": True, "0": False}.get(self.value() or "")
-        return queryset if wanted is None else queryset.filter(retired_at__isnull=wanted)
-
-
-@admin.register(Policy)
-class PolicyAdmin(FactAdmin):
-    """Rules. A version is never changed: saving writes the next one and retires the one before."""
-
-    form = PolicyForm
-    list_display = ["rule", "project", "matches", "says", "asked_of", "expiry", "eyes", "made", "retired"]
-    list_filter = [InForceFilter]
-    exact_texts = ["name", "project"]
-    search_help_text = "A whole policy name or project"
-    ordering = ["project", "name", "-version"]
-    actions = ["retire"]
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("approvals.add_policy")
-
-    def has_retire_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("approvals.change_policy")
-
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return [*PolicyForm.Meta.fields, *(["version", "created_by", "created_at", "retired_at"] if obj else [])]
-
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """A new version starts from the one that `?from=` names."""
-        wanted = request.GET.get("from", "")
-        try:
-            old = Policy.objects.filter(id=UUID(wanted)).values(*PolicyForm.Meta.fields).first() if wanted else None
-        except ValueError:
-            old = None
-        return dict(old) if old else super().get_changeform_initial_data(request)
-
-    def add_view(
-        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        try:
-            return super().add_view(request, form_url, extra_context)
-        except KernelError as error:
-            messages.error(request, error.message)
-            return HttpResponseRedirect(request.get_full_path())
-
-    def save_model(self, request: HttpRequest, obj: Policy, form: Any, change: bool) -> None:
-        if change:
-            raise PermissionDenied
-        values = {name: form.cleaned_data[name] for name in PolicyForm.Meta.fields if name != "project"}
-        with transaction.atomic():
-            saved, _ = policy.save(obj.project, Rule(**values), request.user.get_username())
-        obj.pk, obj.version, obj.created_by = saved.pk, saved.version, saved.created_by
-        audit(request, saved, f"put policy {saved} of {saved.project} in force")
-
-    @admin.action(description="Retire", permissions=["retire"])
-    def retire(self, request: HttpRequest, queryset: QuerySet[Policy]) -> None:
-        for rule in few_enough(request, queryset):
-            report(request, rule, partial(_retire, rule))
-
-    @admin.display(description="Policy")
-    def rule(self, rule: Policy) -> SafeString:
-        return format_html("{} {}", cell(rule), badge("granted", "in force") if rule.retired_at is None else "")
-
-    @admin.display(description="Matches")
-    def matches(self, rule: Policy) -> SafeString:
-        effect = badge(rule.effect) if rule.effect else ""
-        return format_html('<span class="k-mono">{} → {}</span> {}', cell(rule.agent), cell(rule.tool), effect)
-
-    @admin.display(description="Says")
-    def says(self, rule: Policy) -> SafeString:
-        return badge(rule.answer, rule.get_answer_display())
-
-    @admin.display(description="Asks")
-    def asked_of(self, rule: Policy) -> SafeString:
-        return cell(rule.group or "any approver") if rule.answer == "require" else cell("–")
-
-    @admin.display(description="Without a decision")
-    def expiry(self, rule: Policy) -> str:
-        if rule.answer != "require":
-            return "–"
-        return f"{rule.get_on_expiry_display()} after {duration(rule.deadline_seconds)}"
-
-    @admin.display(description="Four eyes", boolean=True)
-    def eyes(self, rule: Policy) -> bool:
-        return rule.four_eyes
-
-    @admin.display(description="Made")
-    def made(self, rule: Policy) -> SafeString:
-        return format_html("{} by {}", moment(rule.created_at), cell(rule.created_by))
-
-    @admin.display(description="Retired")
-    def retired(self, rule: Policy) -> SafeString:
-        return moment(rule.retired_at)
-
-
-def _retire(rule: Policy) -> str:
-    return f"{rule} retired" if retirement.retire(rule.id) else f"{rule} was retired before"

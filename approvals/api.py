@@ -1,4 +1,4 @@
-"""The JSON API's doors to approvals: list, read, decide."""
+"""The JSON API's doors to approvals: list, read, decide, edit."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest
-from ninja import Query, Router
+from ninja import Query, Router, Status
 
 from approvals import selectors, services
-from approvals.api_contracts import ApprovalDetail, ApprovalItem, ApprovalQuery, Decide, DecisionItem
+from approvals.api_contracts import ApprovalDetail, ApprovalItem, ApprovalQuery, Decide, DecisionItem, Edit
 from approvals.contracts import Decider
 from approvals.models import Approval
 from kernel_project.primitives.clock import wire_time
 from kernel_project.web import pages
-from kernel_project.web.callers import Needs, caller_of
+from kernel_project.web.callers import Caller, Needs, caller_of
 from kernel_project.web.pages import Page
 
 router = Router(tags=["approvals"])
@@ -26,7 +26,10 @@ COPIED = tuple(name for name in ApprovalItem.model_fields if name != "policy")
 def list_approvals(request: HttpRequest, asked: Query[ApprovalQuery]) -> Page[ApprovalItem]:
     """Requests for decisions, newest first; `?state=waiting` is the queue."""
     below = pages.decode(asked.cursor, _place) if asked.cursor else None
-    found = selectors.requests(caller_of(request).project, state=asked.state, run_id=asked.run_id, below=below)
+    caller = caller_of(request)
+    found = selectors.requests(caller.project, state=asked.state, run_id=asked.run_id, below=below)
+    if asked.mine:
+        found = selectors.decidable(found, _decider(caller))
     return pages.page(found.defer("binding"), asked.limit, _item, _position)
 
 
@@ -40,9 +43,31 @@ def get_approval(request: HttpRequest, approval_id: UUID) -> ApprovalDetail:
 def decide(request: HttpRequest, approval_id: UUID, asked: Decide) -> ApprovalDetail:
     """Approve or reject. The same person saying the same again gets the same answer; who comes second gets 409."""
     caller = caller_of(request)
-    decider = Decider(name=caller.name, groups=caller.groups, via="api", names=caller.names, superuser=caller.superuser)
-    services.decide(approval_id, caller.project, decider, asked.verdict, asked.reason)
+    if asked.break_glass:
+        caller.check("approvals:break_glass")
+    services.decide(
+        approval_id, caller.project, _decider(caller), asked.verdict, asked.reason, break_glass=asked.break_glass
+    )
     return _detail(selectors.request(caller.project, approval_id))
+
+
+@router.post("/approvals/{approval_id}/edit", auth=Needs("approvals:decide"), response={201: ApprovalDetail})
+def edit(request: HttpRequest, approval_id: UUID, asked: Edit) -> Status[ApprovalDetail]:
+    """Ask for other arguments instead. Answers with the new request; nothing runs without a yes to that one."""
+    caller = caller_of(request)
+    made = services.edit(approval_id, caller.project, _decider(caller), asked.arguments, asked.reason)
+    return Status(201, _detail(selectors.request(caller.project, made.id)))
+
+
+def _decider(caller: Caller) -> Decider:
+    """Who decides: the key or the session says so, nothing in the request does."""
+    return Decider(
+        name=caller.name,
+        groups=caller.groups,
+        via="api",
+        names=caller.names,
+        may_break_glass="approvals:break_glass" in caller.scopes,
+    )
 
 
 def _fields(approval: Approval) -> dict[str, Any]:
@@ -56,7 +81,9 @@ def _item(approval: Approval) -> ApprovalItem:
 def _detail(approval: Approval) -> ApprovalDetail:
     tries = sorted(approval.decisions.all(), key=lambda decision: decision.pk)
     decisions = [DecisionItem.model_validate(decision) for decision in tries]
-    return ApprovalDetail.model_validate(_fields(approval) | {"binding": approval.binding, "decisions": decisions})
+    votes = sum(one.applied and one.verdict == "approve" for one in tries)
+    more = {"binding": approval.binding, "votes": votes, "superseded_by": selectors.successor(approval)}
+    return ApprovalDetail.model_validate(_fields(approval) | more | {"decisions": decisions})
 
 
 def _position(approval: Approval) -> list[str | int]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Lower, Now
 
-from approvals.contracts import Grant
-from approvals.models import Approval, Expiry
+from approvals import people
+from approvals.contracts import Decider, Grant
+from approvals.models import Approval, Decision, Expiry
 from kernel_project.primitives.canonical import sha256_hex
 from kernel_project.primitives.errors import NotFound
 
@@ -27,7 +29,7 @@ def grant(operation_id: UUID) -> Grant | None:
 
 def standing(operation_ids: Sequence[UUID]) -> dict[UUID, tuple[bool, datetime | None]]:
     """By operation: whether a yes is there, and until when one may come while it is not."""
-    asked = Approval.objects.filter(operation_id__in=operation_ids).exclude(state=Approval.State.VOIDED)
+    asked = Approval.objects.filter(operation_id__in=operation_ids).exclude(state__in=Approval.REPLACED)
     rows = asked.values_list("operation_id", "state", "deadline_at")
     return {
         operation_id: (state == Approval.State.GRANTED, deadline if state == Approval.State.WAITING else None)
@@ -56,6 +58,26 @@ def requests(
         at, approval_id = below
         found = found.filter(Q(requested_at__lt=at) | Q(id__lt=approval_id), requested_at__lte=at)
     return found.order_by("-requested_at", "-id")
+
+
+def decidable(requests: QuerySet[Approval], decider: Decider) -> QuerySet[Approval]:
+    """Those that wait, are in time, and that this person may say yes to and has not yet."""
+    names = people.same_person(decider.names | {decider.name})
+    mine = requests.filter(Q(group="") | Q(group__in=decider.groups), state=Approval.State.WAITING)
+    lowered = {name.lower() for name in names}
+    theirs = Approval.objects.annotate(starter=Lower("requested_by"), editor=Lower("edited_by"))
+    own = theirs.filter(Q(starter__in=lowered) | Q(editor__in=lowered), four_eyes=True, pk=OuterRef("pk"))
+    voted = Decision.objects.filter(approval=OuterRef("pk"), applied=True, verdict="approve", actor__in=names)
+    return mine.filter(~Exists(voted), ~Exists(own), deadline_at__gt=Now())
+
+
+def successor(approval: Approval) -> UUID | None:
+    """The request that stands in the place of one that was replaced."""
+    if approval.state not in Approval.REPLACED:
+        return None
+    others = Approval.objects.filter(operation_id=approval.operation_id, supersedes=approval.id)
+    found: UUID | None = others.values_list("id", flat=True).first()
+    return found
 
 
 def request(project: str, approval_id: UUID) -> Approval:

@@ -25,6 +25,7 @@ PERMISSIONS: dict[ScopeName, str] = {
     "runs:cancel": "runs.cancel_run",
     "approvals:read": "approvals.view_approval",
     "approvals:decide": "approvals.decide_approval",
+    "approvals:break_glass": "approvals.break_glass_approval",
     "operations:read": "runs.view_operation",
     "operations:reconcile": "runs.reconcile_operation",
     "artifacts:read": "runs.view_artifact",

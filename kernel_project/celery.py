@@ -32,6 +32,7 @@ app.conf.update(
         "publish": _tick("outbox.publish", 1.0, "outbox"),
         "wake overdue": _tick("runs.wake_overdue", 2.0),
         "expire approvals": _tick("approvals.expire", 5.0),
+        "announce approvals": _tick("approvals.announce", 2.0),
         "probe uncertain operations": _tick("runs.probe_uncertain", 5.0),
         "settle unclear starts": _tick("runs.settle_unclear_starts", 5.0),
         "explain waiting runs": _tick("runs.explain_waiting", 5.0),

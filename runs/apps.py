@@ -5,5 +5,5 @@ class RunsConfig(AppConfig):
     name = "runs"
 
     def ready(self) -> None:
-        from runs.boundary import decisions  # noqa: F401  listens to approvals
+        from runs.boundary import decisions, edits  # noqa: F401  listens to approvals, answers their questions
         from runs.loop import wakes  # noqa: F401  listens to news

@@ -319,7 +319,16 @@ class Operation(models.Model):
     idempotent_for_seconds = models.PositiveIntegerField(null=True)
     probes = models.BooleanField(default=False)
     policy = models.CharField(max_length=200, blank=True, default="", help_text="Policy and version, or the default.")
+    policy_id = models.UUIDField(null=True, help_text="Empty: no rule matched.")
+    policy_version = models.PositiveIntegerField(null=True)
     policy_answer = models.CharField(max_length=10, blank=True, default="")
+    edited_by = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Who changed the arguments before anything left.",
+    )
     state = models.CharField(max_length=20, choices=State.choices)
     attempt = models.PositiveIntegerField(default=0)
     proposed_at = models.DateTimeField(db_default=Now())

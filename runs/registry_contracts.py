@@ -80,11 +80,15 @@ class PolicyFile(Strict):
     answer: Literal["allow", "deny", "require"]
     agent: str = Field(default="*", max_length=100)
     tool: str = Field(default="*", max_length=255)
-    effect: EffectName | Literal[""] = ""
+    effect: EffectName | Literal["", "opaque"] = ""
+    arguments: tuple[dict[str, Any], ...] = ()
     group: str = Field(default="", max_length=150)
+    quorum: int = Field(default=1, ge=1, le=20)
     deadline_seconds: int = Field(default=24 * 3600, ge=1, le=365 * 24 * 3600)
-    on_expiry: Literal["reject", "cancel_run"] = "reject"
+    on_expiry: Literal["reject", "cancel_run", "escalate"] = "reject"
+    escalate_to: str = Field(default="", max_length=150)
     four_eyes: bool = False
+    break_glass: bool = False
 
 
 class AgentFile(AgentDefinition):

@@ -94,5 +94,6 @@ TONES = {
     "tool_error": "warn", "uncertain": "warn", "expired": "warn", "voided": "warn", "unknown": "warn", "parked": "bad",
     "failed": "bad", "rejected": "bad", "denied": "bad", "blocked": "bad", "deny": "bad", "reject": "bad",
     "reconciled": "good", "cancelled": "idle", "withdrawn": "idle", "given_up": "idle", "none": "idle",
+    "superseded": "idle", "escalated": "warn", "opaque": "warn", "low": "good", "medium": "warn", "high": "bad",
     "require": "ask", "write": "warn", "read": "idle",
 }  # fmt: skip

@@ -12,7 +12,8 @@ from kernel_project.primitives.errors import Forbidden
 from kernel_project.web import rate_limit
 
 ScopeName = Literal[
-    "runs:start", "runs:read", "runs:cancel", "approvals:read", "approvals:decide", "operations:read",
+    "runs:start", "runs:read", "runs:cancel", "approvals:read", "approvals:decide",
+    "approvals:break_glass", "operations:read",
     "operations:reconcile", "artifacts:read", "lag:read",
 ]  # fmt: skip
 SCOPES: tuple[ScopeName, ...] = get_args(ScopeName)

@@ -43,8 +43,8 @@ def _target(operation: Operation) -> dict[str, Any]:
     return {"server": server.name if server else "", "target": sha256_hex(canonical_bytes(setup))}
 
 
-def question(operation: Operation) -> Call:
-    """The call as policy may look at it."""
+def question(operation: Operation, arguments: bytes) -> Call:
+    """The call as policy may look at it; `arguments` are its stored bytes."""
     return Call(
         project=operation.project_id,
         agent=operation.actor,
@@ -52,6 +52,7 @@ def question(operation: Operation) -> Call:
         effect=operation.effect,  # type: ignore[arg-type]
         has_key=bool(operation.idempotent_for_seconds),
         has_probe=operation.probes,
+        arguments=arguments,
     )
 
 
@@ -68,4 +69,7 @@ def request(operation: Operation, arguments: bytes, answer: PolicyResult) -> Req
         arguments_hash=operation.arguments_digest,
         requested_by=operation.run.started_by,
         policy=answer,
+        idempotent_for_seconds=operation.idempotent_for_seconds,
+        probes=operation.probes,
+        twin=operation.twin_id is not None,
     )

@@ -54,7 +54,7 @@ def check(operation: Operation, arguments: bytes) -> Go | Stop | Ask | Wait:
         return Wait()  # nobody has said yes: the request, and with it the operation, ends by itself
     if stopped := _spent(operation) or _switched_off(operation):
         return stopped
-    answer = policy.decide(binding.question(operation))
+    answer = policy.decide(binding.question(operation, arguments))
     if answer.answer == "deny":
         return Stop(STATE.DENIED, "denied", f"policy {answer.policy} denies this call")
     return _consent(operation, arguments, answer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
 from approvals import policy
 from approvals import services as approvals
@@ -18,6 +17,7 @@ from runs.boundary import artifacts, journal, twins
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.binding import binding as binding
 from runs.boundary.binding import question, request
+from runs.boundary.key_arguments import with_key
 from runs.models import Artifact, Kind, Operation, Run, Tool
 
 STATE = Operation.State
@@ -97,10 +97,11 @@ def _ask_policy(one: Draft) -> PolicyResult | None:
     operation = one.operation
     if operation.state == STATE.BLOCKED:
         return None
-    answer = policy.decide(question(operation))
+    answer = policy.decide(question(operation, one.arguments.data))
     if operation.twin_id and answer.answer == "allow" and one.on_twin == "approve":
         answer = replace(answer, answer="require")
     operation.policy, operation.policy_answer = answer.policy, answer.answer
+    operation.policy_id, operation.policy_version = answer.policy_id, answer.policy_version
     operation.state = STATES[answer.answer]
     if answer.answer == "deny":
         _refuse(operation, "denied", f"policy {answer.policy} denies this call")
@@ -142,7 +143,7 @@ def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) 
     try:
         operation.call_digest = sha256_hex(canonical_bytes(dict(call.arguments)))
         operation.unique_key = twins.unique_key(tool.name, unique.unique_by, call.arguments)
-        arguments = artifacts.stage_json(_with_key(tool, call.arguments, operation.id))
+        arguments = artifacts.stage_json(with_key(tool, call.arguments, operation.id))
     except NotCanonical as error:
         operation.call_digest = operation.unique_key = ""
         return _unusable(operation, call, "invalid_arguments", error.message)
@@ -169,16 +170,6 @@ def _unusable(operation: Operation, call: Wanted, error_class: str, message: str
     operation.state = STATE.BLOCKED
     _refuse(operation, error_class, message)
     return Draft(operation, arguments)
-
-
-def _with_key(tool: Tool, arguments: Mapping[str, Any], operation_id: UUID) -> dict[str, Any]:
-    """The final arguments: where a server knows no keys, the operation's id is written into a declared argument."""
-    final = dict(arguments)
-    if tool.key_argument:
-        value = str(final.get(tool.key_argument, ""))
-        template = tool.key_template or "{value}\n\nOperation-Id: {operation_id}"
-        final[tool.key_argument] = template.replace("{operation_id}", str(operation_id)).replace("{value}", value)
-    return final
 
 
 def _printable(text: str, limit: int) -> str:

@@ -13,7 +13,7 @@ from runs.models import Kind, Operation
 
 def started(operation: Operation) -> NewEvent:
     """`tool.started` or `model.started` of the attempt that is being dispatched."""
-    return _event(operation, "started", {"policy": operation.policy, "policy_decision": operation.policy_answer})
+    return _event(operation, "started", _judgement(operation))
 
 
 def completed(operation: Operation, **more: Any) -> NewEvent:
@@ -31,8 +31,17 @@ def failed(operation: Operation, effect: str, **more: Any) -> NewEvent:
 
 def blocked(operation: Operation) -> NewEvent:
     """Policy, a person or the kernel itself refused the call: it never left."""
-    data = {"status": operation.state, "reason": operation.error_class, "policy": operation.policy}
-    return _event(operation, "blocked", {**data, "policy_decision": operation.policy_answer})
+    return _event(
+        operation, "blocked", {"status": operation.state, "reason": operation.error_class, **_judgement(operation)}
+    )
+
+
+def _judgement(operation: Operation) -> dict[str, Any]:
+    """What policy said of the call, and which version of which rule said it (S1)."""
+    told: dict[str, Any] = {"policy": operation.policy, "policy_decision": operation.policy_answer}
+    if operation.policy_id:
+        told |= {"policy_id": str(operation.policy_id), "policy_version": operation.policy_version}
+    return told
 
 
 def superseded(operation: Operation, effect: str, error_class: str) -> NewEvent:

@@ -155,19 +155,38 @@ def _close(operation: Operation, stop: gate.Stop) -> Settled:
     state = STATE.BLOCKED if operation.state == STATE.RECONCILED else stop.state
     cut = visible(stop.message)[:ERROR_MESSAGE_CHARS_MAX]
     with transaction.atomic(savepoint=False):
+        _hold_run(operation)
         approvals.void(operation.id)
         if _move(operation, state, error_class=stop.error_class, error_message=cut, settled_at=Now()):
             outbox.append([journal.blocked(operation)])
+        else:
+            transaction.set_rollback(True)  # somebody was faster: the yes is theirs
     return _as_it_is(operation.id)
 
 
 def _ask(operation: Operation, ask: gate.Ask) -> Settled:
-    """Put the call before a person, in the place of an earlier yes if there was one."""
+    """Put the call before a person, in the place of an earlier yes if there was one; not for a run that is to stop."""
+    judged = {
+        "policy": ask.answer.policy,
+        "policy_id": ask.answer.policy_id,
+        "policy_version": ask.answer.policy_version,
+        "policy_answer": ask.answer.answer,
+    }
     with transaction.atomic(savepoint=False):
+        stopped = _hold_run(operation)
         approvals.void(operation.id)
-        if _move(operation, STATE.AWAITING_APPROVAL, policy=ask.answer.policy, policy_answer=ask.answer.answer):
+        if not stopped and _move(operation, STATE.AWAITING_APPROVAL, **judged):
             approvals.request(ask.request)
+        else:
+            transaction.set_rollback(True)  # somebody was faster: the yes is theirs
     return _as_it_is(operation.id)
+
+
+def _hold_run(operation: Operation) -> bool:
+    """Lock the run first, as everybody does; whether it was asked to stop. A cancel that comes now waits for us."""
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "hold_run"), {"run_id": operation.run_id})
+        return bool(cursor.fetchone()[0])
 
 
 def _begin(operation: Operation, *before: NewEvent) -> bool:

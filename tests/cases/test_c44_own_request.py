@@ -24,7 +24,7 @@ def asked_under_four_eyes():
     "who",
     [
         decider("starter", "approvers"),
-        decider("starter", "approvers", superuser=True),
+        decider("Starter", "approvers", may_break_glass=True),
         decider("key of starter", "approvers", names=frozenset({"starter"})),
     ],
 )

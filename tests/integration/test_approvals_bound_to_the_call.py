@@ -170,7 +170,7 @@ def test_the_database_refuses_a_deadline_that_nobody_could_mean(bad):
 @pytest.mark.parametrize("seconds", [0, 366 * 24 * 3600])
 def test_a_rule_with_a_deadline_that_nobody_could_mean_is_refused(seconds):
     scene = gated()
-    with pytest.raises(IntegrityError), transaction.atomic():
+    with pytest.raises(Invalid, match="the deadline is from 1 second to 365 days"):
         rule(scene.project, "require", deadline_seconds=seconds)
 
 
@@ -242,7 +242,7 @@ def test_inside_another_transaction_it_refuses_to_run_because_the_record_could_b
     assert request(scene).state == "waiting"
 
 
-@pytest.mark.parametrize("reason", ["a\x00b", "half \ud800", "x" * 10_001])
+@pytest.mark.parametrize("reason", ["a\x00b", "half \ud800", "x" * (services.REASON_BYTES_MAX + 1)])
 def test_a_reason_that_cannot_be_kept_is_refused(reason):
     scene = gated()
     with pytest.raises(Invalid):

@@ -1,0 +1,94 @@
+"""Send the messages about requests: at least once, each under a lease, and no transaction is open meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import random
+import smtplib
+import time
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+from django.db import connection
+
+from approvals.mail import Mail
+from approvals.messages import Message, NotDelivered
+from approvals.models import Approval, Delivery
+from approvals.webhooks import Webhook
+from kernel_project.primitives.sql import load
+
+logger = logging.getLogger(__name__)
+
+HERE = Path(__file__).parent
+TICK_SECONDS = 20.0  # what one tick may take before it leaves the rest to the next one
+TICK_MESSAGES_MAX = 500
+LEASE_SECONDS = 120.0  # several times what an attempt takes; a sender that died is followed after it
+ATTEMPTS_MAX = 60  # about a day of failures
+AGAIN_FIRST_SECONDS = 2.0  # after a failure, doubled each time, with full jitter
+AGAIN_MAX_SECONDS = 1_800.0
+ERROR_CHARS_MAX = 300
+
+
+class Carrier(Protocol):
+    """One way to send."""
+
+    def send(self, message: Message) -> None:
+        """Send it. Raises what says that it was not taken."""
+
+
+def send_due(seconds: float = TICK_SECONDS, limit: int = TICK_MESSAGES_MAX) -> int:
+    """Send what is due; returns how many messages were sent. Safe beside itself."""
+    carriers: dict[str, Carrier] = {"email": Mail(), "webhook": Webhook()}
+    end, sent = time.monotonic() + seconds, 0
+    for _ in range(limit):
+        token = uuid4()
+        if time.monotonic() >= end or (delivery := _claim(token)) is None:
+            break
+        sent += _attempt(delivery, token, carriers[delivery.channel.kind])
+    return sent
+
+
+def _claim(token: UUID) -> Delivery | None:
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "claim_delivery"), {"token": token, "lease_seconds": LEASE_SECONDS})
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    return Delivery.objects.select_related("channel", "approval").defer("approval__binding").get(id=row[0])
+
+
+def _attempt(delivery: Delivery, token: UUID, carrier: Carrier) -> bool:
+    if delivery.approval.state != Approval.State.WAITING:
+        _end(delivery, token, dropped="the request is over")
+        return False
+    message = Message(delivery.id, delivery.target, delivery.channel.secret_env, delivery.body)
+    try:
+        carrier.send(message)
+    except (NotDelivered, OSError, smtplib.SMTPException) as error:
+        _failed(delivery, token, error)
+        return False
+    if not _end(delivery, token, sent=True):
+        logger.warning("delivery %s was sent after its lease had ended: it is sent again", delivery.id)
+    return True
+
+
+def _failed(delivery: Delivery, token: UUID, error: Exception) -> None:
+    told = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX].replace("\x00", "")
+    logger.info("delivery %s attempt %s: %s", delivery.id, delivery.attempts, told)
+    spent = "" if delivery.attempts < ATTEMPTS_MAX else f"given up after {ATTEMPTS_MAX} attempts"
+    longest = min(AGAIN_FIRST_SECONDS * 2 ** min(delivery.attempts - 1, 20), AGAIN_MAX_SECONDS)
+    _end(delivery, token, error=told, dropped=spent, again_seconds=random.uniform(longest / 2, longest))  # noqa: S311
+
+
+def _end(
+    delivery: Delivery, token: UUID, *, sent: bool = False, dropped: str = "", error: str = "",
+    again_seconds: float = 0.0,
+) -> bool:  # fmt: skip
+    values: dict[str, Any] = {
+        "id": delivery.id, "token": token, "sent": sent, "dropped": dropped, "error": error,
+        "again_seconds": again_seconds,
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "end_delivery"), values)
+        return bool(cursor.rowcount == 1)
