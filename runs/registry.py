@@ -17,6 +17,7 @@ from approvals.contracts import Rule
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
 from kernel_project.primitives.errors import Invalid
 from runs.boundary.arguments import schema_problems
+from runs.boundary.compensation_declared import Compensation
 from runs.boundary.contracts import NotSent
 from runs.boundary.effects import python
 from runs.boundary.mcp_config import McpServerConfig
@@ -93,6 +94,7 @@ def register(file: ProjectFile, by: str, listing_workspace: str = "") -> Report:
                 case HttpToolFile():
                     values = _http_tool(tool)
             _save_tool(project, values, report)
+        _check_compensations(project)
         for rule in file.policies:
             _save_policy(project, rule, by, report)
         for agent in file.agents:
@@ -171,7 +173,18 @@ def _python_tool(tool: PythonToolFile, functions: dict[str, python.PythonTool]) 
         "probe": {} if function.probe else None,
         "timeout_seconds": function.timeout_seconds,
         "configuration": dict(function.configuration),
+        "compensation": _compensation(function),
     }
+
+
+def _compensation(function: python.PythonTool) -> dict[str, Any] | None:
+    if function.compensation is None:
+        return None
+    try:
+        return Compensation.model_validate(function.compensation).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise Invalid(f"the compensation of the tool {function.name!r} cannot be read: {first['msg']}") from None
 
 
 def _sandbox_tool(tool: SandboxToolFile) -> dict[str, Any]:
@@ -212,12 +225,24 @@ def _declared(tool: McpToolFile | SandboxToolFile | HttpToolFile) -> dict[str, A
         "idempotent_for_seconds": tool.idempotent_for_seconds,
         "timeout_seconds": tool.timeout_seconds,
         "configuration": tool.configuration,
+        "compensation": tool.compensation.model_dump(mode="json") if tool.compensation else None,
     }
 
 
 def _save_tool(project: Project, values: dict[str, Any], report: Report) -> None:
     tool, created = Tool.objects.update_or_create(project=project, name=values.pop("name"), defaults=values)
     report.done.append(f"tool {tool.name} {'added' if created else 'kept'} ({tool.effect})")
+
+
+def _check_compensations(project: Project) -> None:
+    """Every tool that is to undo an effect must be there, also those that an earlier file declared."""
+    tools = list(Tool.objects.filter(project=project).values_list("name", "compensation"))
+    names = {name for name, _ in tools}
+    for name, declared in tools:
+        if declared is not None and declared.get("tool") not in names:
+            raise Invalid(
+                f"the compensation of {name!r} names a tool that the project does not have: {declared['tool']!r}"
+            )
 
 
 def _save_policy(project: Project, rule: PolicyFile, by: str, report: Report) -> None:

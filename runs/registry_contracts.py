@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from runs.boundary.compensation_declared import Compensation
 from runs.boundary.http_config import HttpProbe, HttpRequest
 from runs.boundary.mcp_config import McpServerConfig
 from runs.contracts import AgentDefinition
@@ -28,6 +29,7 @@ class Declaration(Strict):
     idempotent_for_seconds: int | None = Field(default=None, ge=1)
     timeout_seconds: int = Field(default=60, ge=1, le=24 * 3600)
     configuration: dict[str, Any] = {}
+    compensation: Compensation | None = None
 
 
 class McpToolFile(Declaration):

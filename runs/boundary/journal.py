@@ -99,6 +99,8 @@ def _event(operation: Operation, what: str, data: dict[str, Any], parent: UUID |
         common |= {"provider": provider, "model": model}
     else:
         common |= {"tool": operation.name, "declared_effect": operation.effect}
+    if operation.compensates_id:
+        common["compensates"] = str(operation.compensates_id)
     return NewEvent(
         run_id=operation.run_id,
         project=operation.project_id,

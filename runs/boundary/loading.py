@@ -32,7 +32,8 @@ def operation_with_arguments(operation_id: UUID) -> tuple[Operation, bytes]:
     run_id, first_dispatched_at, deadline_at, body, text = row
     facts = json.loads(text)
     call = facts["operation"]
-    call["twin_id"] = UUID(call["twin_id"]) if call["twin_id"] else None
+    for name in ("twin_id", "compensates_id"):
+        call[name] = UUID(call[name]) if call[name] else None
     version = AgentVersion(agent=Agent(**facts["agent"]), **facts["version"])
     operation = Operation(
         id=operation_id,

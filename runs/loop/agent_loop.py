@@ -76,6 +76,8 @@ def after_thought(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopS
     match thought.kind:
         case "stopped":
             return state, Finish("cancelled")
+        case "not_undone":
+            return state, Finish("failed", thought.code, "the effect that this run was to undo still stands")
         case "failed" if thought.retryable and state.model_attempt < MODEL_ATTEMPTS_MAX:
             again = state.model_copy(update={"model_attempt": state.model_attempt + 1})
             return again, _think(plan, again, delay_seconds=backoff_seconds(state.model_attempt, thought))

@@ -76,9 +76,12 @@ class ThinkInput(Message):
 
 
 class Thought(Message):
-    """What came of a turn. `answer` ends the run, cut and empty gave nothing, stopped: the run is to be cancelled."""
+    """What came of a turn. `answer` ends the run, cut and empty gave nothing, stopped: the run is to be cancelled.
 
-    kind: Literal["answer", "calls", "cut", "empty", "refused", "failed", "stopped"]
+    `not_undone` ends a run that was to undo an effect and did not; `code` says why.
+    """
+
+    kind: Literal["answer", "calls", "cut", "empty", "refused", "failed", "stopped", "not_undone"]
     tickets: tuple[Ticket, ...] = ()
     code: str = ""
     retryable: bool = False

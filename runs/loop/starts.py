@@ -74,7 +74,11 @@ def start(asked: StartRequest) -> Started:
     KeyReused, KeyInProgress, and temporal.Down or temporal.Unclear when Temporal did not confirm: then there is no run
     that anybody could see, and the same key may be tried again.
     """
-    run, fresh = _write(asked)
+    return acknowledged(*_write(asked))
+
+
+def acknowledged(run: Run, fresh: bool) -> Started:
+    """Hand a written run to Temporal, once; one that is not `fresh` may have been handed over before. See `start`."""
     if not fresh and run.state != Run.State.STARTING:
         return Started(run, replayed=True)
     if not fresh and now() - run.created_at < timedelta(seconds=UNCLEAR_AFTER_SECONDS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from kernel_project.primitives.canonical import canonical_json, parse_json, sha2
 from kernel_project.primitives.sql import load
 from outbox import services as outbox
 from outbox.contracts import NewEvent
-from runs.boundary import artifacts, intents, operations, workspaces
+from runs.boundary import artifacts, compensation, intents, operations, workspaces
 from runs.boundary.contracts import Dispatch
 from runs.boundary.intents import Wanted
 from runs.boundary.journal import turn_frame
@@ -56,6 +56,8 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
         workspaces.ensure(run)
     if asked.woken:
         hear(run.id)
+    if run.compensates_id is not None:
+        return _undo(run, asked)
     rows = transcripts.rows(run, asked.turn)
     before = [row for row in rows if row.turn < asked.turn]
     if any(row.turn == asked.turn for row in rows):
@@ -66,6 +68,33 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
         return step
     tools = intents.usable_tools(run)
     return Question(run, tools, step, _request(run, asked, before, step, tools))
+
+
+def _undo(run: Run, asked: ThinkInput) -> Thought:
+    """A run that undoes an effect has no model: its input is its one call, and what became of that is its end."""
+    call = compensation.call_of(run) or _take_up(run, asked)
+    if call is None:
+        return Thought(kind="stopped")
+    if asked.turn == 1:
+        return Thought(kind="calls", tickets=tickets_of([call]))
+    if compensation.is_done(call):
+        return Thought(kind="answer")
+    return Thought(kind="not_undone", code=compensation.summary(call))
+
+
+def _take_up(run: Run, asked: ThinkInput) -> Operation | None:
+    """Write down the one call of a compensation; None if its run was asked to stop."""
+    drafts = compensation.draft(run)
+    begun = [_started(run)] if run.state == Run.State.STARTING else []
+    try:
+        with transaction.atomic():
+            if not _take_turn(run.id, asked.turn):
+                return None
+            outbox.append([*begun, _turn_event(run, "turn.started", asked.turn, "running")])
+            intents.propose(run, drafts)
+    except IntegrityError:  # another delivery of this turn was faster by a moment
+        return compensation.call_of(run)
+    return drafts[0].operation
 
 
 def _go_on(asked: ThinkInput, heartbeat: Callable[..., None]) -> Dispatch | Thought:
@@ -137,7 +166,11 @@ def begin_run(run: Run) -> None:
 def _started(run: Run) -> NewEvent:
     version = run.agent_version
     data = {"status": "running", "agent": version.agent.name, "agent_version": version.version}
-    return run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})
+    begun = run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})
+    if run.compensates_id is None:
+        return begun
+    undoes = {"compensates": str(run.compensates_id), "requested_by": run.started_by}
+    return replace(begun, data={**begun.data, **undoes}, caused_by=compensation.cause(run))
 
 
 def hear(run_id: UUID) -> None:

@@ -2,6 +2,7 @@
 -- Few columns, for each costs the driver more than its share of one JSON text.
 SELECT o.run_id, o.first_dispatched_at, o.deadline_at, a.body, jsonb_build_object(
     'operation', jsonb_build_object(
+        'compensates_id', o.compensates_id,
         'project_id', o.project_id, 'turn', o.turn, 'position', o.position, 'kind', o.kind, 'name', o.name,
         'definition_digest', o.definition_digest, 'arguments_digest', o.arguments_digest,
         'call_digest', o.call_digest, 'twin_id', o.twin_id, 'actor', o.actor, 'effect', o.effect,

@@ -64,6 +64,8 @@ def test_a_change_is_a_new_version_and_the_old_one_stays(tmp_path):
         (GOOD.replace("kind: sandbox", "kind: magic"), "magic"),
         ("project: [", "not valid YAML"),
         (b"project: \xff\xfe", "not valid YAML"),
+        (GOOD.replace("argv: [ls]}", "argv: [ls]}\n    compensation: {tool: lost}"), "does not have: 'lost'"),
+        (GOOD.replace("argv: [ls]}", "argv: [ls]}\n    compensation: {tol: list}"), "compensation"),
         (GOOD + "mcp_servers:\n  - {name: x, transport: stdio, command: /no/such/program}\n", "cannot be asked"),
         ("project: shop\ntools:\n  - {kind: python, module: no_such_module, function: f}\n", "no_such_module"),
         ("project: shop\ntools:\n  - {kind: python, module: json, function: f}\n", "registers no tool 'f'"),
@@ -74,6 +76,12 @@ def test_a_mistake_is_named_and_nothing_is_changed(tmp_path, text, says):
         load(tmp_path, text)
     assert not Project.objects.exists()
     assert not Tool.objects.exists()
+
+
+def test_a_tool_says_how_it_is_undone(tmp_path):
+    compensation = "compensation: {tool: list, arguments: {a: '{argument:b}'}}"
+    load(tmp_path, GOOD.replace("argv: [ls]}", "argv: [ls]}\n    " + compensation))
+    assert Tool.objects.get().compensation == {"tool": "list", "arguments": {"a": "{argument:b}"}}
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

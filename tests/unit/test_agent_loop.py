@@ -55,6 +55,11 @@ def test_a_stopped_turn_cancels():
     assert agent_loop.after_thought(plan(), FIRST, Thought(kind="stopped"))[1] == Finish("cancelled")
 
 
+def test_an_effect_that_was_not_undone_ends_the_run_under_its_name():
+    step = agent_loop.after_thought(plan(), FIRST, Thought(kind="not_undone", code="compensation_rejected"))[1]
+    assert (step.outcome, step.code) == ("failed", "compensation_rejected")
+
+
 def test_a_failure_that_can_pass_is_tried_again_with_growing_pauses_and_then_the_turn_is_lost():
     state, failed = FIRST, Thought(kind="failed", code="overloaded", retryable=True)
     delays = []

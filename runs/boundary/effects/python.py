@@ -49,6 +49,7 @@ class PythonTool:
     probe: Probe | None = None
     timeout_seconds: int = 60
     configuration: Mapping[str, Any] = field(default_factory=dict)
+    compensation: Mapping[str, Any] | None = None  # the fields of `Compensation`
 
     @property
     def digest(self) -> str:
@@ -69,6 +70,7 @@ def register(
     probe: Probe | None = None,
     timeout_seconds: int = 60,
     configuration: Mapping[str, Any] | None = None,
+    compensation: Mapping[str, Any] | None = None,
 ) -> Callable[[Perform], Perform]:
     """Register the decorated function as a tool; its docstring is what the model reads of it."""
 
@@ -78,7 +80,7 @@ def register(
         assert known is None or known.function.__module__ == function.__module__, f"two functions are named {name!r}"
         _registered[name] = PythonTool(
             name, function, inspect.getdoc(function) or "", input_schema, effect, idempotent_for_seconds, probe,
-            timeout_seconds, dict(configuration or {}),
+            timeout_seconds, dict(configuration or {}), compensation,
         )  # fmt: skip
         return function
 
