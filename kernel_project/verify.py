@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from django.db import connection, transaction
+
+from outbox import partitions
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "sql" / "verify"
@@ -41,13 +44,21 @@ def run() -> list[Check]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{SECONDS_MAX}s"])
-        return [_check(cursor, name) for name in names()]
+        since = journal_from()
+        return [check(cursor, name, since) for name in names()]
 
 
-def _check(cursor: Any, name: str) -> Check:
+def journal_from() -> UUID:
+    """The first run id whose events are still kept: what older runs have told was dropped with its month."""
+    months = partitions.existing()
+    return months[0].first if months else UUID(int=0)
+
+
+def check(cursor: Any, name: str, since: UUID) -> Check:
+    """Make one check. The query's text is a file of ours; `since` stands for %(journal_from)s in it."""
     text = (FOLDER / f"{name}.sql").read_text()
     rule = text.partition("\n")[0].removeprefix("-- ")
     found = f"SELECT (SELECT count(*) FROM broken), ARRAY(SELECT what::text FROM broken LIMIT {EXAMPLES_MAX})"  # noqa: S608  no text of others
-    cursor.execute(f"WITH broken AS MATERIALIZED ({text}) {found}")  # the text is a file of ours
+    cursor.execute(f"WITH broken AS MATERIALIZED ({text}) {found}", {"journal_from": since})
     count, examples = cursor.fetchone()
     return Check(name, rule, count, examples)

@@ -3,4 +3,4 @@ SELECT s.run_id AS what FROM outbox_stream s
 LEFT JOIN (
     SELECT run_id, count(*) AS events, min(sequence) AS first, max(sequence) AS last FROM outbox_event GROUP BY run_id
 ) j ON j.run_id = s.run_id
-WHERE s.head <> coalesce(j.last, 0) OR coalesce(j.events, 0) <> coalesce(j.last - j.first + 1, 0)
+WHERE s.run_id >= %(journal_from)s AND s.head > 0 AND (j.events, j.first, j.last) IS DISTINCT FROM (s.head, 1, s.head)
