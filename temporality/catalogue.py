@@ -176,7 +176,8 @@ def quarantine_reason(event_type: str, data: dict[str, Any]) -> str:
     """Why the projection must not interpret this event; empty if it may. Types that nobody knows mean nothing to it."""
     model = TYPES.get(event_type)
     if model is not None:
-        return _misfit(model, event_type, data)
+        is_plain = model is not Reconciled and model.__pydantic_validator__.isinstance_python(data)
+        return "" if is_plain else _misfit(model, event_type, data)
     if event_type.startswith(KNOWLEDGE_PREFIX):
         return "this knowledge.* type is not known"
     later = MAJOR_VERSION.fullmatch(event_type)

@@ -9,8 +9,11 @@ SEPARATOR = "\x1e"  # between JSON texts: JSON never holds it unescaped
 
 def array(texts: Iterable[str]) -> str:
     """The text form of `text[]`. Arrays of different lengths travel in it as their own text form."""
-    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
-    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
+    listed = list(texts)
+    joined = '","'.join(listed)
+    if "\\" in joined or joined.count('"') > 2 * (len(listed) - 1):
+        joined = '","'.join(text.replace("\\", "\\\\").replace('"', '\\"') for text in listed)
+    return f'{{"{joined}"}}' if listed else "{}"
 
 
 def numbers(values: Sequence[int | None]) -> str:

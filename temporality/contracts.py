@@ -71,11 +71,11 @@ def _time(text: str) -> str:
 
 
 # Patterns and lengths are checked by pydantic's Rust core, which also refuses half surrogate pairs: ingest is hot.
-_FILLED = r"^[^\x00]*[^\s\x00][^\x00]*$"
+FILLED: Final = r"^[^\x00]*[^\s\x00][^\x00]*$"
 _ANY = r"^[^\x00]*$"
-Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX, pattern=_FILLED)]
-Id = Annotated[str, StringConstraints(min_length=1, max_length=ID_CHARS_MAX, pattern=_FILLED)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARS_MAX, pattern=_FILLED)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX, pattern=FILLED)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=ID_CHARS_MAX, pattern=FILLED)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARS_MAX, pattern=FILLED)]
 OptionalName = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX, pattern=_ANY)] | None
 OptionalId = Annotated[str, StringConstraints(max_length=ID_CHARS_MAX, pattern=_ANY)] | None
 OptionalText = Annotated[str, StringConstraints(max_length=TEXT_CHARS_MAX, pattern=_ANY)] | None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from json.decoder import WHITESPACE  # type: ignore[attr-defined]
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
@@ -16,12 +15,12 @@ from pydantic import ValidationError
 from kernel_project.primitives.canonical import DEPTH_MAX, NotCanonical, canonical_json
 from kernel_project.primitives.errors import Invalid
 from temporality import catalogue
+from temporality.canonical_form import canonical_text, canonical_texts, is_canonical_event
 from temporality.contracts import ID_CHARS_MAX, SCHEMA, EventEnvelope
 
 SEQUENCE_MAX = 2**63 - 1  # what a bigint holds; nothing that counts events comes near
 PARENTS_MAX = 100  # causes of one event; a longer list is not followed, and shown as malformed
 ERROR_CHARS_MAX = 300
-_ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 MALFORMED = ""  # stands in `parents` for a cause that is no event id
 
 
@@ -37,10 +36,10 @@ class Decoded(NamedTuple):
     value: Any
     raw: str
     has_float: bool
+    is_canonical: bool = False  # the text is the one that we would write
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(NamedTuple):
     """One valid event with the columns that the store searches by. `raw` is None where it equals `content`."""
 
     source_id: str
@@ -61,6 +60,9 @@ class Incoming:
 
 def decode_batch(body: bytes) -> list[Decoded]:
     """The events of `{"events":[…]}`. Raises Undecodable."""
+    canonical = canonical_texts(body)
+    if canonical is not None:
+        return [Decoded(value, text, has_float=False, is_canonical=True) for value, text in canonical]
     try:
         return _Batch(body.decode()).events()
     except UnicodeDecodeError as error:
@@ -75,36 +77,43 @@ def decode_batch(body: bytes) -> list[Decoded]:
 
 def read_event(decoded: Decoded) -> Incoming:
     """One event of a batch. Raises Invalid with a sentence that names the member."""
-    value, raw, has_float = decoded
+    content, text = _content_of(decoded)
+    event_type, data, context = content["type"], content.get("data", {}), content.get("context", {})
+    if event_type.startswith(catalogue.PROJECT_PREFIXES):
+        _check_knowledge(event_type, data, content)
+    return Incoming(
+        source_id=content["source"]["id"],
+        event_id=content["event_id"],
+        project=context.get("project", ""),
+        run=context.get("run", ""),
+        task=context.get("task", ""),
+        actor_id=context["actor"].get("id", "") if "actor" in context else "",
+        type=event_type,
+        subject_id=_subject(event_type, data),
+        sequence=_sequence(data) if "run" in context else None,
+        parents=_parents(context, data),
+        occurred_at=content["occurred_at"],
+        content=text,
+        raw=None if decoded.raw == text else decoded.raw,
+        quarantine=catalogue.quarantine_reason(event_type, data),
+    )
+
+
+def _content_of(decoded: Decoded) -> tuple[dict[str, Any], str]:
+    """The content and its canonical text. Raises Invalid."""
+    value = decoded.value
+    if decoded.is_canonical and is_canonical_event(value):
+        return value, decoded.raw
     if not isinstance(value, dict):
         raise Invalid("must be an object")
     try:
         envelope = EventEnvelope.model_validate(value)
         content = _content(value, envelope.occurred_at)
-        text = _canonical(content, has_float)
+        return content, _canonical(content, decoded.has_float)
     except ValidationError as error:
         raise Invalid(catalogue.first_error(error)) from None
     except NotCanonical as error:
         raise Invalid(error.message) from None
-    data = content.get("data", {})
-    _check_knowledge(envelope, data)
-    context = content.get("context", {})
-    return Incoming(
-        source_id=envelope.source.id,
-        event_id=envelope.event_id,
-        project=context.get("project", ""),
-        run=context.get("run", ""),
-        task=context.get("task", ""),
-        actor_id=context.get("actor", {}).get("id", ""),
-        type=envelope.type,
-        subject_id=_subject(envelope.type, data),
-        sequence=_sequence(data) if context.get("run") else None,
-        parents=_parents(context, data),
-        occurred_at=envelope.occurred_at,
-        content=text,
-        raw=None if raw == text else raw,
-        quarantine=catalogue.quarantine_reason(envelope.type, data),
-    )
 
 
 class _Batch:
@@ -207,26 +216,24 @@ def _canonical(content: dict[str, Any], has_float: bool) -> str:
 
     ASCII has no half surrogates and no keys beyond the BMP, and few brackets cannot nest deeply.
     """
-    text = _ENCODER.encode(content)
+    text = canonical_text(content)
     if not has_float and text.isascii() and text.count("{") + text.count("[") <= DEPTH_MAX:
         return text
     return canonical_json(content)
 
 
-def _check_knowledge(envelope: EventEnvelope, data: dict[str, Any]) -> None:
-    if not envelope.type.startswith(catalogue.PROJECT_PREFIXES):
-        return
-    project = envelope.context.project if envelope.context else None
+def _check_knowledge(event_type: str, data: dict[str, Any], content: dict[str, Any]) -> None:
+    project = content.get("context", {}).get("project", "")
     if not project or project.isspace():
-        raise Invalid(f"context.project: is required for {envelope.type}")
-    model = catalogue.KNOWLEDGE_TYPES.get(envelope.type)
+        raise Invalid(f"context.project: is required for {event_type}")
+    model = catalogue.KNOWLEDGE_TYPES.get(event_type)
     if model is None:
         return
     try:
         model.model_validate(data)
     except ValidationError as error:
         raise Invalid(f"data.{catalogue.first_error(error)}") from None
-    if envelope.type == "knowledge.disproved" and not envelope.evidence:
+    if event_type == "knowledge.disproved" and "evidence" not in content:
         raise Invalid("evidence: is required for knowledge.disproved")
 
 
@@ -252,8 +259,11 @@ def _sequence(data: dict[str, Any]) -> int | None:
 
 def _parents(context: dict[str, Any], data: dict[str, Any]) -> list[str]:
     """The event's causes, each once, in a fixed order."""
-    named = [context["parent_event_id"]] if context.get("parent_event_id") else []
-    causes = data.get("caused_by") or []
+    parent = context.get("parent_event_id")
+    causes = data.get("caused_by")
+    named = [parent] if parent else []
+    if not causes:
+        return named
     if not isinstance(causes, list) or len(causes) > PARENTS_MAX or not all(map(_is_id, causes)):
         return [*named, MALFORMED]
-    return list(dict.fromkeys(named + causes))
+    return list(dict.fromkeys(named + causes)) if len(causes) > 1 or named else causes

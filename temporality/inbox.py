@@ -171,13 +171,14 @@ async def _insert(connection: Connection, events: Sequence[Incoming]) -> list[Ve
 
 
 def _columns(events: Sequence[Incoming]) -> dict[str, Any]:
-    columns: dict[str, Any] = {name: array([getattr(event, name) for event in events]) for name in TEXT_COLUMNS}
+    by_name = dict(zip(Incoming._fields, zip(*events, strict=True), strict=True))
+    columns: dict[str, Any] = {name: array(by_name[name]) for name in TEXT_COLUMNS}
     return columns | {
         "count": len(events),
-        "sequence": numbers([event.sequence for event in events]),
-        "parents": array([array(event.parents) for event in events]),
-        "content": json_texts(event.content for event in events),
-        "raw": json_texts(event.raw or "" for event in events),
+        "sequence": numbers(by_name["sequence"]),
+        "parents": array(map(array, by_name["parents"])),
+        "content": json_texts(by_name["content"]),
+        "raw": json_texts(raw or "" for raw in by_name["raw"]),
     }
 
 

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
+from pydantic_core import to_json
+
 from kernel_project.primitives.errors import Forbidden, Invalid, KernelError, NotFound, Unavailable
 from temporality import reading
 from temporality.contracts import EVENTS_PATH, HEALTH_PATH, KNOWLEDGE_PATH, RUN_PROGRESS_PATH, RUN_STATE_PATH
@@ -203,7 +205,7 @@ def _ingested(events: list[Incoming], verdicts: list[Verdict]) -> Answer:
         for event, verdict in zip(events, verdicts, strict=True)
     ]
     answer = {"accepted": words.count("accepted"), "repeated": words.count("repeated"), "results": results}
-    return Answer(207 if "rejected" in words else 200, json.dumps(answer))
+    return Answer(207 if "rejected" in words else 200, to_json(answer).decode())
 
 
 def _check_method(method: str, *allowed: str) -> None:

@@ -7,7 +7,7 @@ sequence, never by arrival, so a late event cannot move a state back, and any sh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import heapify, heappop, heappush
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
-from temporality.catalogue import KNOWLEDGE_PREFIX
+from temporality.catalogue import KNOWLEDGE_PREFIX, KNOWLEDGE_TYPES
 
 VALUE_CHARS_MAX: Final = 2048  # of a text that is kept for display; the event has it in full
 HISTORY_MAX: Final = 500  # last changes of a knowledge item that are kept with it; the inbox has them all
@@ -27,8 +27,7 @@ Order = list[Any]
 Registers = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Fact:
+class Fact(NamedTuple):
     """One event as the projection reads it. `data` is there only where something is folded from it."""
 
     position: int
@@ -48,11 +47,11 @@ class Fact:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Fact:
-        """From the columns of the inbox, in this class' order, with the content last."""
-        if row[11] or row[5].startswith(FOLDED_PREFIXES):
-            content = from_json(row[12])
-            return cls(*(*row[:12], content["occurred_at"], content.get("data", {})))
-        return cls(*(*row[:12], "", {}))
+        """From the columns of the inbox, in this class' order, with the content last (None where nothing is folded)."""
+        if row[12] is None or not (row[11] or row[5] in FOLDED_TYPES or row[5].startswith(KNOWLEDGE_PREFIX)):
+            return cls._make((*row[:12], "", {}))
+        content = from_json(row[12], cache_strings="keys")
+        return cls._make((*row[:12], content["occurred_at"], content.get("data", {})))
 
 
 class Subject(NamedTuple):
@@ -111,7 +110,24 @@ KNOWLEDGE_STATUS: Final = {
 KNOWLEDGE_ENDS: Final = frozenset({"corrected", "superseded", "invalidated", "disproved"})
 UNPROPOSED: Final = "unproposed"  # known only by what refers to it: it waits for its proposal
 RANKS: Final = ("requested", "granted", "rejected", "timed_out", "blocked", "started")  # then outcomes, then verdicts
-FOLDED_PREFIXES: Final = ("run.", "tool.", "mcp.call.", "model.", "approval.", "operation.", KNOWLEDGE_PREFIX)
+PROBED: Final = "operation.probed"
+FOLDED_TYPES: Final = frozenset({*RUN_STATUS, *OPERATION_STATUS, *APPROVAL_STATUS, PROBED, *KNOWLEDGE_TYPES})
+
+
+class Step(NamedTuple):
+    """A type of event taken apart: `mcp.call`, `failed`, and its rank among events without a sequence."""
+
+    family: str
+    name: str
+    rank: int
+
+    @classmethod
+    def of(cls, event_type: str) -> Step:
+        family, _, name = event_type.rpartition(".")
+        return cls(family, name, RANKS.index(name) if name in RANKS else len(RANKS) + (name == "reconciled"))
+
+
+STEPS: Final = {event_type: Step.of(event_type) for event_type in FOLDED_TYPES}
 FAILURE_STATUS: Final = {"none": "failed", "occurred": "failed", "uncertain": "uncertain"}
 SHOWN: Final = frozenset({
     "server", "tool", "provider", "model", "arguments_hash", "arguments_ref", "attempt", "policy_decision", "policy",
@@ -128,23 +144,23 @@ def subject_of(project: str, source_id: str, run: str, event_type: str, subject_
     return Subject(project, "run", source_id, run) if run else None
 
 
-def changes_of(fact: Fact) -> Iterator[Change]:
+def changes_of(fact: Fact) -> list[Change]:
     """What this event changes; nothing for most types. May raise for data that the catalogue should have refused."""
-    if fact.type in RUN_STATUS and fact.run:
-        yield _run_change(fact)
-    if fact.subject_id and (fact.type in OPERATION_STATUS or fact.type == "operation.probed"):
-        yield _operation_change(fact)
-    if fact.subject_id and fact.type in APPROVAL_STATUS:
-        yield _approval_change(fact)
-    if fact.type.startswith(KNOWLEDGE_PREFIX):
-        yield _knowledge_change(fact)
+    changes: list[Change] = []
+    if fact.subject_id and (fact.type in OPERATION_STATUS or fact.type == PROBED):
+        changes.append(_operation_change(fact))
+        if fact.type in APPROVAL_STATUS:
+            changes.append(_approval_change(fact))
+    elif fact.type in RUN_STATUS and fact.run:
+        changes.append(_run_change(fact))
+    elif fact.type.startswith(KNOWLEDGE_PREFIX):
+        changes.append(_knowledge_change(fact))
+    return changes
 
 
 def _order(fact: Fact) -> Order:
     """The place in the run. Without sequences: what must come first by its meaning, then the producer's clock."""
-    step = fact.type.rpartition(".")[2]
-    rank = RANKS.index(step) if step in RANKS else len(RANKS) + (step == "reconciled")
-    return [fact.sequence or 0, rank, fact.occurred_at, fact.source_id, fact.event_id]
+    return [fact.sequence or 0, STEPS[fact.type].rank, fact.occurred_at, fact.source_id, fact.event_id]
 
 
 def _shown(fact: Fact) -> dict[str, Any]:
@@ -152,8 +168,8 @@ def _shown(fact: Fact) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    if isinstance(value, str):
-        return value[:VALUE_CHARS_MAX]
+    if type(value) is str:
+        return value if len(value) <= VALUE_CHARS_MAX else value[:VALUE_CHARS_MAX]
     return value if isinstance(value, bool | int | float) else str(value)[:VALUE_CHARS_MAX]
 
 
@@ -167,7 +183,7 @@ def _run_change(fact: Fact) -> Change:
 def _operation_change(fact: Fact) -> Change:
     subject = Subject(fact.project, "operation", fact.source_id, fact.subject_id)
     change = Change(subject, _order(fact), {}, {"run": fact.run})
-    family, _, step = fact.type.rpartition(".")
+    family, step, _ = STEPS[fact.type]
     if step == "probed":
         change.last["probe"] = _shown(fact) | {"verdict": _short(fact.data.get("verdict") or "")}
         return change

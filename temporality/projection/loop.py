@@ -16,7 +16,7 @@ from temporality.projection import projector
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0  # between looks when nobody nudges: for events that another process stored
-PAUSE_SECONDS = 0.02  # after each step at least, so that single events are taken together; and at least as long as the
+PAUSE_SECONDS = 0.05  # after each step at least, so that single events are taken together; and at least as long as the
 # step took: a burst may make the projection late, which shows, but never ingest
 FAILURE_SECONDS = 2.0  # after an error, before the next attempt
 CONNECT_SECONDS = 3

@@ -6,7 +6,6 @@ itself and what depends on it.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +13,24 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import psycopg
+from pydantic_core import from_json
 
 from temporality import catalogue
+from temporality.canonical_form import canonical_text
 from temporality.columns import array, flags, json_texts, numbers
 from temporality.envelope import MALFORMED
 from temporality.projection.circles import circles
-from temporality.projection.folds import Change, Fact, Registers, Subject, changes_of, merge, status_of, subject_of
+from temporality.projection.folds import (
+    FOLDED_TYPES,
+    Change,
+    Fact,
+    Registers,
+    Subject,
+    changes_of,
+    merge,
+    status_of,
+    subject_of,
+)
 from temporality.sql import statement
 
 logger = logging.getLogger(__name__)
@@ -33,6 +44,7 @@ CIRCLE_NODES_MAX = (
 )
 POSITION_MAX = 2**63 - 1
 
+FOLDED_NAMES = array(sorted(FOLDED_TYPES))
 LIVE_GENERATION = statement("project_live")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -91,7 +103,7 @@ def advance(
         batch = _Batch(generation)
         released = _apply_released(connection, batch)
         window = {"after": position, "upto": upto, "project": project, "limit": events_max}
-        arrived = _facts(connection, "project_read", **window)
+        arrived = _facts(connection, "project_read", folded=FOLDED_NAMES, **window)
         _interpret(connection, batch, arrived, position)
         reached = arrived[-1].position if arrived else position
         _write(connection, batch, released, arrived, reached)
@@ -134,7 +146,7 @@ def _interpret(connection: Connection, batch: _Batch, arrived: Sequence[Fact], p
     for fact in arrived:
         # what could be interpreted when it arrived still can: types only grow within a major version
         reason = catalogue.quarantine_reason(fact.type, dict(fact.data)) if fact.quarantine else ""
-        waits_for = _unsatisfied(batch, fact, known, position)
+        waits_for = _unsatisfied(batch, fact, known, position) if fact.parents else frozenset()
         if reason:
             _hold(batch, fact, "quarantined", reason)
         elif "missing" in waits_for:
@@ -147,12 +159,11 @@ def _interpret(connection: Connection, batch: _Batch, arrived: Sequence[Fact], p
 
 def _apply(batch: _Batch, fact: Fact) -> None:
     try:
-        changes = list(changes_of(fact))
+        batch.changes += changes_of(fact)
     except Exception as error:
         logger.exception("event %s of %s cannot be interpreted", fact.event_id, fact.source_id)
         _hold(batch, fact, "quarantined", f"interpreting it failed: {type(error).__name__}")
         return
-    batch.changes += changes
     batch.seen[fact.source_id, fact.event_id] = (fact.project, True)
 
 
@@ -166,8 +177,8 @@ Known = dict[tuple[str, str], tuple[int, str, bool]]
 
 def _parents(connection: Connection, batch: _Batch, facts: Sequence[Fact]) -> Known:
     """Where the parents stand that are not in this batch: position, project, applied."""
-    mine = {(fact.source_id, fact.event_id) for fact in facts} | batch.seen.keys()
-    wanted = {(fact.source_id, parent) for fact in facts for parent in fact.parents if parent != MALFORMED} - mine
+    mine = {(fact.source_id, fact.event_id) for fact in facts}
+    wanted = {(fact.source_id, parent) for fact in facts for parent in fact.parents} - mine - batch.seen.keys()
     if not wanted:
         return {}
     columns = {"source_id": array(key[0] for key in wanted), "event_id": array(key[1] for key in wanted)}
@@ -179,6 +190,8 @@ def _unsatisfied(batch: _Batch, fact: Fact, known: Known, position: int) -> set[
     """The states of the edges that are not satisfied; they are written down with the batch."""
     states: set[str] = set()
     for parent in fact.parents:
+        if batch.seen.get((fact.source_id, parent)) == (fact.project, True) and parent != fact.event_id:
+            continue
         state = _edge_state(batch, fact, parent, known, position)
         if state:
             states.add(state)
@@ -229,19 +242,16 @@ def _write_items(connection: Connection, batch: _Batch, changed_at: datetime | N
     items: dict[Subject, Registers] = {change.subject: {} for change in batch.changes}
     keys = _subject_columns(items)
     rows = connection.execute(statement("project_items"), {"generation": batch.generation, **keys}).fetchall()
-    items |= {Subject(*row[:4]): json.loads(row[4]) for row in rows}
+    items |= {Subject(*row[:4]): from_json(row[4]) for row in rows}
     for change in batch.changes:
         merge(items[change.subject], change)
     columns = {
         "status": array(status_of(subject.kind, registers) for subject, registers in items.items()),
         "run": array(_run_of(subject, registers) for subject, registers in items.items()),
-        "registers": json_texts(map(_encode, items.values())),
+        "registers": json_texts(map(canonical_text, items.values())),
     }
     parameters = {"generation": batch.generation, "changed_at": changed_at, **_subject_columns(items), **columns}
     connection.execute(statement("project_write_items"), parameters)
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 
 def _subject_columns(subjects: Iterable[Subject]) -> dict[str, str]:

@@ -5,8 +5,10 @@ Interrupted at any moment, the next call goes on with the same shadow.
 
 from __future__ import annotations
 
+import gc
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +17,17 @@ from temporality import catalogue
 from temporality.projection.projector import Connection, advance, live_generation, release
 from temporality.sql import statement
 
-STEP_EVENTS = 10_000  # of one transaction; more than live, because nobody waits for it
+STEP_EVENTS = 5_000  # of one transaction; more than live, because nobody waits for it
 CATCH_UP_ROUNDS_MAX = 100  # tries to come near the live projection before it is stopped for the comparison
 NEAR_EVENTS = 20_000  # near enough: so many events are read while the live projection stands still
-DELETE_ROWS = 10_000  # of one statement
+DELETE_ROWS = 50_000  # of one statement
 DIGEST_FETCH_ROWS = 5_000
 
+COLLECTOR_THRESHOLDS = (
+    50_000,
+    50,
+    50,
+)  # a step makes 100,000 objects and no circles: looking for them took a third longer
 LOCK_KEY = 0x7E3470  # of the advisory lock that one rebuild holds as long as its connection lives
 
 Progress = Callable[[int, int], None]
@@ -50,14 +57,15 @@ def rebuild(connection: Connection, *, project: str = "", swap: bool = True, rep
         raise Conflict("another rebuild is running")
     _clear_retired(connection)
     generation, target = _begin(connection, project)
-    events = _read_until(connection, generation, project, target, report)
-    for _ in range(CATCH_UP_ROUNDS_MAX):
-        live = _live_position(connection)
-        count = _remaining(connection, generation, project, live)
-        events += _read_until(connection, generation, project, live, None)
-        if count <= NEAR_EVENTS:
-            break
-    found = _compare_and_swap(connection, generation, project, swap)
+    with _rare_collections():
+        events = _read_until(connection, generation, project, target, report)
+        for _ in range(CATCH_UP_ROUNDS_MAX):
+            live = _live_position(connection)
+            count = _remaining(connection, generation, project, live)
+            events += _read_until(connection, generation, project, live, None)
+            if count <= NEAR_EVENTS:
+                break
+        found = _compare_and_swap(connection, generation, project, swap)
     events += found.events
     _clear_retired(connection)
     return Rebuilt(events, found.position, found.digest_before, found.digest_after, found.swapped)
@@ -74,17 +82,29 @@ def abandon(connection: Connection) -> bool:
 def digest(connection: Connection, generation: int, project: str = "") -> str:
     """One hash over everything that a generation says of a project, or of all. Equal for any order of arrival."""
     whole = hashlib.sha256()
-    with connection.transaction(), connection.cursor(name="digest") as cursor:
-        cursor.itersize = DIGEST_FETCH_ROWS
-        for row in cursor.execute(statement("digest"), {"generation": generation, "project": project}):
-            whole.update("\x1e".join(row).encode())
-            whole.update(b"\x1d")
+    with connection.transaction():
+        for name in ("digest_items", "digest_runs", "digest_held"):
+            with connection.cursor(name=name) as cursor:
+                cursor.itersize = DIGEST_FETCH_ROWS
+                for (text,) in cursor.execute(statement(name), {"generation": generation, "project": project}):
+                    whole.update(text.encode())
+                    whole.update(b"\x1d")
     return whole.hexdigest()
 
 
 def live_digest(connection: Connection, project: str = "") -> str:
     """The digest of what is read now."""
     return digest(connection, live_generation(connection), project)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _begin(connection: Connection, project: str) -> tuple[int, int]:
@@ -119,6 +139,8 @@ def _live_position(connection: Connection) -> int:
 def _compare_and_swap(connection: Connection, generation: int, project: str, swap: bool) -> Rebuilt:
     with connection.transaction():
         old, position = _row(connection, "rebuild_lock_live")
+        position = max(position, _row(connection, "rebuild_position", generation=generation)[0])
+        _read_until(connection, old, "", position, None)  # the live one may have been the slower of the two
         events = _read_until(connection, generation, project, position, None)
         if project:
             _settle_foreign(connection, generation, project, position)

@@ -9,10 +9,10 @@ WITH head AS (
 )
 INSERT INTO temporality_event (
     position, source_id, event_id, project, run, task, actor_id, type, subject_id, sequence, parents,
-    occurred_at, received_at, quarantine, content_hash, content, raw)
+    occurred_at, received_at, quarantine, content, raw)
 SELECT head.base + e.place, e.source_id, e.event_id, e.project, e.run, e.task, e.actor_id, e.type, e.subject_id,
        e.sequence, e.parents::text[], e.occurred_at, head.received_at, e.quarantine,
-       sha256(convert_to(e.content, 'UTF8')), e.content, NULLIF(e.raw, '')
+       e.content, NULLIF(e.raw, '')
   FROM head,
        unnest(%(source_id)s::text[], %(event_id)s::text[], %(project)s::text[], %(run)s::text[], %(task)s::text[],
               %(actor_id)s::text[], %(type)s::text[], %(subject_id)s::text[], %(sequence)s::bigint[],

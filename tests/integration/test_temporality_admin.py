@@ -30,7 +30,7 @@ def odd_rows() -> None:
     now = timezone.now()
     key = {"source_id": "s", "event_id": HOSTILE, "project": "p", "run": "r"}
     Event.objects.create(
-        position=1, type=HOSTILE, subject_id=HOSTILE, parents=[], occurred_at=now, received_at=now, content_hash=b"1",
+        position=1, type=HOSTILE, subject_id=HOSTILE, parents=[], occurred_at=now, received_at=now,
         content=f'{{"x":"{HOSTILE}"}}', **key,
     )  # fmt: skip
     Conflict.objects.create(
