@@ -37,6 +37,7 @@ app.conf.update(
         "settle unclear starts": _tick("runs.settle_unclear_starts", 5.0),
         "explain waiting runs": _tick("runs.explain_waiting", 5.0),
         "forget old news": _tick("runs.forget_old_news", 3600.0),
+        "sweep sandboxes": _tick("runs.sweep_sandboxes", 30.0),
         "look over there": _tick("outbox.look_over_there", 5.0),
         "make partitions": _tick("outbox.make_partitions", 3600.0),
         "drop old months": _tick("outbox.drop_old_months", 3600.0),

@@ -429,3 +429,37 @@ class Artifact(models.Model):
 
     def __str__(self) -> str:
         return f"artifact://sha256/{self.digest}"
+
+
+class Sandbox(models.Model):
+    """One sandbox that was told as created and not yet as destroyed: made with the first event, deleted with the last.
+
+    Whoever deletes the row tells the end, so it is told once, whoever finds it: the worker, or the sweep after it died.
+    """
+
+    operation_id = models.UUIDField()
+    attempt = models.PositiveIntegerField()
+    driver = models.CharField(max_length=20)
+    place = models.CharField(max_length=200, help_text="The machine, as far as processes can see each other.")
+    worker = models.CharField(max_length=100, help_text="The process that runs it.")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        verbose_name_plural = "sandboxes"
+        constraints = [models.UniqueConstraint(fields=["operation_id", "attempt"], name="sandbox_of_attempt")]
+
+    def __str__(self) -> str:
+        return f"sandbox of {self.operation_id}, attempt {self.attempt}"
+
+
+class SandboxReport(models.Model):
+    """What the workers of one machine found out about its sandbox, told again and again while they live."""
+
+    place = models.CharField(max_length=200, primary_key=True)
+    sentence = models.CharField(max_length=300)
+    unavailable = models.TextField(blank=True, default="", help_text="Why no command is run there; empty: they are.")
+    problems = models.JSONField(default=list)
+    reported_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return self.place

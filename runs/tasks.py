@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from runs.boundary import reconcile
+from runs.boundary import reconcile, sandbox_upkeep
 from runs.loop import starts, sweeps, waiting, wakes
 
 
@@ -36,3 +36,9 @@ def explain_waiting() -> int:
 def forget_old_news() -> int:
     """Remove news of runs that have ended since."""
     return sweeps.forget_old_news()
+
+
+@shared_task(name="runs.sweep_sandboxes", ignore_result=True)
+def sweep_sandboxes() -> int:
+    """End and remove, on this machine, what dead workers left of their sandboxes."""
+    return sandbox_upkeep.sweep()

@@ -7,7 +7,7 @@ from typing import Any
 from approvals.contracts import Call, PolicyResult, Request
 from kernel_project.primitives.canonical import canonical_bytes, canonical_json, sha256_hex
 from runs.boundary import artifacts
-from runs.models import Operation
+from runs.models import Kind, Operation
 
 
 def binding(operation: Operation, arguments: bytes | None = None) -> str:
@@ -51,7 +51,8 @@ def question(operation: Operation, arguments: bytes) -> Call:
         tool=operation.name,
         effect=operation.effect,  # type: ignore[arg-type]
         has_key=bool(operation.idempotent_for_seconds),
-        has_probe=operation.probes,
+        # What is left of a sandbox says how its command ended, not what it did outside: nobody is spared a question.
+        has_probe=operation.probes and operation.kind != Kind.SANDBOX,
         arguments=arguments,
     )
 

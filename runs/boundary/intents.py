@@ -18,6 +18,7 @@ from runs.boundary.arguments import validate_arguments
 from runs.boundary.binding import binding as binding
 from runs.boundary.binding import question, request
 from runs.boundary.key_arguments import with_key
+from runs.boundary.sandbox import drivers
 from runs.models import Artifact, Kind, Operation, Run, Tool
 
 STATE = Operation.State
@@ -157,7 +158,7 @@ def _describe(operation: Operation, tool: Tool) -> None:
     operation.definition_digest = tool.definition_digest
     operation.effect = tool.effect
     operation.idempotent_for_seconds = tool.idempotent_for_seconds
-    operation.probes = tool.probe is not None
+    operation.probes = tool.probe is not None or (tool.kind == Kind.SANDBOX and drivers.chosen().leaves_evidence)
 
 
 def _unusable(operation: Operation, call: Wanted, error_class: str, message: str) -> Draft:

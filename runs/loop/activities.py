@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BEAT_SECONDS = 2.0  # a fifth of the workflow's heartbeat time-out
+BEAT_SECONDS = 1.0  # a tenth of the workflow's heartbeat time-out; a cancel comes back with the next beat
 SUCCEEDED = "succeeded"
 STORE_DOWN = (OperationalError, InterfaceError, PoolTimeout, BaseError)  # the database, the object store
 

@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from runs.boundary import sandbox_upkeep
 from runs.boundary.effects import python
 from runs.boundary.mcp_sessions import close_sessions
 from runs.boundary.models import port
@@ -24,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN = timedelta(seconds=20)  # activities that are under way at a stop have this long
 ACTIVITIES_MAX = 100  # at once
-HEARTBEAT_THROTTLE = timedelta(seconds=2)  # a cancel comes back with a heartbeat: by default only every 8 s
+# A cancel comes back with a heartbeat, by default only every 8 s; it must reach a running command within 2 s.
+HEARTBEAT_THROTTLE = timedelta(seconds=1)
 CONNECT_TRIES_MAX = 150
 CONNECT_DELAY_SECONDS = 2.0  # between tries: five minutes in all, then the process ends and is started again
 
@@ -53,7 +55,7 @@ async def work() -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with make_worker(client, settings.TEMPORAL_TASK_QUEUE):
+    async with sandbox_upkeep.kept_up(), make_worker(client, settings.TEMPORAL_TASK_QUEUE):
         logger.info("worker ready on task queue %s", settings.TEMPORAL_TASK_QUEUE)
         await stop.wait()
         logger.info("worker stopping; waiting for activities at most %s", DRAIN)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runs.boundary.effects import sandbox
 from runs.boundary.sandbox import SandboxLimits, run
+from tests.sandbox_adapter import answered
 from tests.sandbox_commands import cgroups_of, dispatch, marker, processes_with, shell
 
 LIMIT_SECONDS = 1.0
@@ -46,7 +46,7 @@ async def test_nothing_of_the_command_outlives_its_report(script: str, tmp_path:
 async def test_the_result_says_timeout_with_the_output_so_far(tmp_path: Path) -> None:
     configuration = {"argv": ["/bin/sh", "-c", "{command}"], "limits": {"wall_seconds": LIMIT_SECONDS}}
     arguments = {"command": "echo begun; echo trouble >&2; sleep 60; echo never"}
-    result = await sandbox.perform(dispatch(tmp_path, configuration, arguments=arguments))
+    result = await answered(dispatch(tmp_path, configuration, arguments=arguments))
     assert result.is_error
     assert result.text.startswith("timeout after 1 s: the command was ended\n--- stdout, 6 bytes\nbegun\n")
     assert "trouble" in result.text

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runs.boundary.effects import sandbox
 from runs.boundary.sandbox import run
+from tests.sandbox_adapter import answered
 from tests.sandbox_commands import command, dispatch, python, shell
 
 CANARY = f"canary-{secrets.token_hex(16)}"
@@ -37,7 +37,7 @@ def _secrets_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_no_look_finds_the_canary(look: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     configuration = {"argv": ["/bin/sh", "-c", "{command}"]}
-    result = await sandbox.perform(dispatch(tmp_path, configuration, arguments={"command": look}))
+    result = await answered(dispatch(tmp_path, configuration, arguments={"command": look}))
     assert CANARY not in result.model_dump_json()
     assert CANARY not in caplog.text
 

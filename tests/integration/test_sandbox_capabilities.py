@@ -39,7 +39,7 @@ def test_this_machine_can_run_sandboxes() -> None:
     assert found.unavailable == ""
     assert found.user_namespaces
     assert found.seccomp
-    assert Path(found.bubblewrap_path).is_file()
+    assert Path(found.program).is_file()
     assert found.uid_pool == ((UID_FIRST, UID_LAST) if os.geteuid() == 0 else None)
     assert capabilities() is found
 

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from runs.boundary.effects import sandbox
 from runs.boundary.sandbox import SandboxCrashed, capabilities, run, sweep
+from tests.sandbox_adapter import answered
 from tests.sandbox_commands import cgroups_of, dispatch, marker, processes_with, shell, wait_for, workspace_in
 
 CANCEL_SECONDS_MAX = 2.0
@@ -66,6 +67,15 @@ class Worker:
         return _guards(self.process.pid)
 
 
+def _none(_: Collection[str]) -> list[str]:
+    """As an installation answers that knows none of them, or for which none is over."""
+    return []
+
+
+def _all(operation_ids: Collection[str]) -> Collection[str]:
+    return operation_ids
+
+
 def _guards(parent: int) -> list[int]:
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [int(pid) for pid in children if b"launcher.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -106,7 +116,7 @@ def test_a_worker_killed_at_any_moment_of_the_start_leaves_nothing(tmp_path: Pat
         workers.append(worker)
     for worker in workers:
         wait_for(lambda worker=worker: processes_with(worker.word) == [])
-    sweep([])  # one killed between making a cgroup and starting the guard leaves it, empty
+    sweep(_none)  # one killed between making a cgroup and starting the guard leaves it, empty
     assert [worker.operation_id for worker in workers if not _nothing_left(worker)] == []
     time.sleep(LATE_SECONDS + 0.3)
     assert [
@@ -127,8 +137,8 @@ def test_the_sweep_removes_what_worker_and_guard_left(tmp_path: Path) -> None:
     wait_for(lambda: processes_with(worker.word) == [])
     if capabilities().cgroup != "none":
         assert cgroups_of(worker.operation_id) != []
-    wait_for(lambda: sweep([worker.operation_id]) is not None and cgroups_of(worker.operation_id) == [])
-    assert worker.operation_id not in sweep([])
+    wait_for(lambda: sweep(_none) is not None and cgroups_of(worker.operation_id) == [])
+    assert worker.operation_id not in sweep(_all)
     assert worker.out.read_text() == "begun\n"
 
 
@@ -136,7 +146,7 @@ async def test_the_sweep_leaves_a_living_workers_sandbox_alone(tmp_path: Path) -
     asked = shell("touch begun; sleep 0.7; echo whole", tmp_path)
     task = asyncio.create_task(run(asked))
     await _exists(tmp_path / "workspace" / "begun")
-    assert asked.operation_id not in await asyncio.to_thread(sweep, [])
+    assert asked.operation_id not in await asyncio.to_thread(sweep, _all)
     assert (await task).stdout == b"whole\n"
 
 
@@ -149,8 +159,8 @@ async def test_the_sweep_ends_the_sandbox_of_an_operation_that_is_over(
     asked = shell("touch begun; sleep 30", tmp_path)
     task = asyncio.create_task(run(asked))
     await _exists(tmp_path / "workspace" / "begun")
-    assert asked.operation_id not in await asyncio.to_thread(sweep, [asked.operation_id])
-    assert await asyncio.to_thread(sweep, []) == [asked.operation_id]
+    assert asked.operation_id not in await asyncio.to_thread(sweep, _none)
+    assert await asyncio.to_thread(sweep, lambda ids: {asked.operation_id} & set(ids)) == [asked.operation_id]
     try:
         assert (await task).exit_code == 128 + 9  # the command was killed before its sandbox
     except SandboxCrashed as crash:
@@ -195,7 +205,7 @@ async def test_the_tool_beats_while_its_command_runs_and_is_cancelled_in_time(tm
         {"argv": ["/bin/sh", "-c", f"touch begun; sleep 30; : {word}"]},
         heartbeat=lambda *_: beats.append(time.monotonic()),
     )
-    task = asyncio.create_task(sandbox.perform(asked))
+    task = asyncio.create_task(answered(asked))
     await _exists(tmp_path / "workspace" / "begun")
     await asyncio.sleep(1.2)
     started = time.monotonic()

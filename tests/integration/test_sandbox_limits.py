@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from runs.boundary.contracts import NotSent
-from runs.boundary.effects import sandbox
 from runs.boundary.sandbox import SandboxLimits, capabilities, run
+from tests.sandbox_adapter import answered
 from tests.sandbox_commands import cgroups_of, command, dispatch, marker, processes_with, python, shell
 
 MEBIBYTE = 1024 * 1024
@@ -163,7 +163,7 @@ async def test_a_command_that_reads_no_stdin_ends_all_the_same(tmp_path: Path) -
 
 async def test_output_that_is_no_text_is_visible_in_the_result(tmp_path: Path) -> None:
     configuration = {"argv": ["/bin/sh", "-c", "printf 'a\\000b\\377c\\n'"]}
-    result = await sandbox.perform(dispatch(tmp_path, configuration))
+    result = await answered(dispatch(tmp_path, configuration))
     assert result.text.splitlines()[2] == "a\\x00b\\xffc"
 
 

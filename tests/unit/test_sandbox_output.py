@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from runs.boundary.effects.sandbox import readable
-from runs.boundary.sandbox.output import BoundedOutput
+from runs.boundary.sandbox.output import BoundedOutput, readable
 
 
 def _fed(data: bytes, bytes_max: int, chunk_bytes: int) -> BoundedOutput:

@@ -30,6 +30,10 @@ POLL_AGE_MAX = timedelta(seconds=90)  # a worker's poll lasts up to a minute
 UNAUTHORIZED = 401
 CHECKS_AT_ONCE = 12
 UP = "start it with `manage.py up`"
+SANDBOX_ADVICE = {
+    "bubblewrap": "install bubblewrap and allow user namespaces; until then no command is run",
+    "docker": "start the engine, or set SANDBOX_ENGINE and SANDBOX_IMAGE; until then no command is run",
+}
 
 
 @dataclass(frozen=True)
@@ -243,12 +247,27 @@ def artifact_store() -> str:
 
 
 def sandbox() -> str:
-    from runs.boundary.sandbox.capabilities import capabilities
+    from runs.boundary.sandbox import drivers
 
-    found = capabilities()
+    found = drivers.chosen().capabilities()
     if found.unavailable:
-        raise NotOk(found.unavailable, "install bubblewrap and allow user namespaces; until then no command is run")
-    return f"bubblewrap {found.bubblewrap_version}, cgroup {found.cgroup}"
+        raise NotOk(found.unavailable, SANDBOX_ADVICE[found.driver])
+    problems = "".join(f"; {problem}" for problem in found.problems)
+    return f"{found.sentence()}{problems}{_sandboxes_of_workers()}"
+
+
+def _sandboxes_of_workers() -> str:
+    """What the workers say of their machines, which may be other ones than this."""
+    from runs.boundary import sandbox_upkeep
+
+    try:
+        reports = sandbox_upkeep.living_reports()
+    except DatabaseError:
+        return ""  # the check of the database says why
+    for one in reports:
+        if one.unavailable:
+            raise NotOk(f"the worker on {one.place}: {one.unavailable}", "on that machine, see docs/sandbox.md")
+    return f"; {len(reports)} machine{'s' if len(reports) > 1 else ''} of workers can run commands" if reports else ""
 
 
 def celery_worker() -> str:

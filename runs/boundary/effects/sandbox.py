@@ -9,6 +9,7 @@ Configuration of such a tool, as the registry holds it:
     workspace_root  the folder that the workspace must lie in (optional; the WORKSPACE_ROOT setting if absent)
     protected_names entries that the command may read but not change or create (optional; [".git"] if absent)
     accept_missing  what the machine need not be able to enforce for this tool, such as ["tree_limits"] (optional)
+    image           the image to run in, for the docker driver (optional; the SANDBOX_IMAGE setting if absent)
 
 An argument is never split and never read by a shell, unless the author wrote a shell into `argv` himself.
 """
@@ -20,29 +21,111 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from django.conf import settings
 
 from kernel_project.primitives import clock
-from runs.boundary.contracts import Dispatch, EffectResult, NotSent
-from runs.boundary.sandbox import SandboxCommand, SandboxLimits, SandboxResult, run
-from runs.boundary.sandbox.contracts import DEMANDS
+from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict
+from runs.boundary.sandbox import SandboxCommand, SandboxCrashed, SandboxLimits, SandboxResult, drivers
+from runs.boundary.sandbox.contracts import DEMANDS, Left
+from runs.boundary.sandbox.drivers import Driver
+from runs.boundary.sandbox.lifecycle import End, Life
 
-HEARTBEAT_SECONDS = 1.0  # cancellation travels back on heartbeats, and must reach a command within 2 s
+HEARTBEAT_SECONDS = 0.5  # cancellation travels back on heartbeats, and must reach a command within 2 s
+PROBE_WAIT_SECONDS = 10.0  # that a probe waits for the end of a command that still runs
+PROBE_POLL_SECONDS = 0.5
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]{0,254}")  # never an option of the engine's command line
 ESCAPED_ITEM = re.compile(r"\{\{[A-Za-z_][A-Za-z0-9_]*\}\}")  # {{name}} stands for the literal {name}
+
+
+class Told(Protocol):
+    """Who is told of the sandbox's life; see `lifecycle.Life`."""
+
+    async def created(self) -> None: ...
+
+    async def ended(self, end: End) -> None: ...
 
 
 async def perform(dispatch: Dispatch) -> EffectResult:
     """Run the command and report it. A command that fails or is ended by a limit is a result that says so (`is_error`).
 
-    Raises NotSent when the command was not executed, SandboxCrashed when it is not known how it ended.
+    Raises NotSent when the command was not executed, SandboxCrashed when it is not known how it ended. That it stands
+    and how it ends is told in the journal; what a command said that gives no result is kept as a log.
     """
+    driver = drivers.chosen()
+    return await carry_out(dispatch, driver, Life.of(dispatch, driver.name))
+
+
+async def carry_out(dispatch: Dispatch, driver: Driver, told: Told) -> EffectResult:
+    """`perform` with a driver and a listener of the caller's choice."""
     command = command_of(dispatch)
+    heard: list[SandboxResult] = []
+
+    async def begin() -> None:
+        await told.created()
+        await dispatch.sending()
+
     async with _heartbeats(dispatch):
-        result = await run(command, before_start=dispatch.sending)
+        try:
+            result = await driver.run(command, before_start=begin, on_cancelled=heard.append)
+        except NotSent:
+            await told.ended(End("ended", "the command was not executed"))
+            raise
+        except SandboxCrashed as crash:
+            await told.ended(End("crashed", str(crash), crash.result, crash.result.log()))
+            raise
+        except asyncio.CancelledError:
+            await told.ended(_cancelled(heard))
+            raise
+        except Exception as error:
+            await told.ended(End("ended", f"the command was not begun: {type(error).__name__}"))
+            raise
+        await told.ended(_end_of(result))
     return result_of(result, command.limits)
+
+
+def _cancelled(heard: list[SandboxResult]) -> End:
+    return End("killed", "cancelled", heard[0], heard[0].log()) if heard else End("killed", "cancelled")
+
+
+def _end_of(result: SandboxResult) -> End:
+    if result.timed_out:
+        return End("killed", "time limit", result)
+    if result.disk_low:
+        return End("killed", "disk low", result)
+    if result.out_of_memory:
+        return End("killed", "out of memory", result)
+    return End("ended", "exit", result)
+
+
+async def probe(dispatch: Dispatch) -> ProbeAnswer:
+    """Ask for what is left of the operation's sandbox. One that is not there proves nothing: it may be elsewhere."""
+    driver = drivers.chosen()
+    left = await driver.look(dispatch.idempotency_key)
+    for _ in range(int(PROBE_WAIT_SECONDS / PROBE_POLL_SECONDS)):
+        if left.state != "running":
+            break
+        await asyncio.sleep(PROBE_POLL_SECONDS)
+        left = await driver.look(dispatch.idempotency_key)
+    return answer_of(left)
+
+
+def answer_of(left: Left) -> ProbeAnswer:
+    """What the remains of a sandbox say about the command's effect."""
+    match left.state:
+        case "ended":
+            assert left.result is not None
+            return ProbeAnswer(verdict=ProbeVerdict.ONE, result=result_of(left.result, SandboxLimits()))
+        case "never_started":
+            return ProbeAnswer(verdict=ProbeVerdict.ABSENT, detail="the sandbox was made and nothing ran in it")
+        case "running":
+            return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail="the command still runs")
+        case "killed":
+            return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail="the command was killed while it ran")
+        case "gone":
+            return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail="nothing is left of the sandbox")
 
 
 def command_of(dispatch: Dispatch) -> SandboxCommand:
@@ -59,6 +142,9 @@ def command_of(dispatch: Dispatch) -> SandboxCommand:
         limits=_limits(dispatch),
         protected_names=tuple(_strings(configuration, "protected_names", [".git"])),
         demands=DEMANDS - set(_strings(configuration, "accept_missing", [])),
+        attempt=dispatch.attempt,
+        image=_image(configuration),
+        source=settings.KERNEL_SOURCE_ID,
     )
 
 
@@ -67,6 +153,13 @@ def _strings(configuration: Mapping[str, Any], name: str, absent: Sequence[str] 
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise NotSent(f"the tool's configuration needs `{name}` as a list of strings")
     return value
+
+
+def _image(configuration: Mapping[str, Any]) -> str:
+    image = configuration.get("image", "")
+    if not isinstance(image, str) or (image and not IMAGE.fullmatch(image)):
+        raise NotSent("the tool's configuration has an `image` that is no name of an image")
+    return image
 
 
 def _filled(item: Any, arguments: Mapping[str, Any]) -> str:
@@ -127,17 +220,8 @@ async def _heartbeats(dispatch: Dispatch) -> AsyncIterator[None]:
 
 def result_of(result: SandboxResult, limits: SandboxLimits) -> EffectResult:
     """The fixed text that a model and a person read, and the same facts as fields."""
-    verdict = _verdict(result, limits)
-    sections = [
-        verdict,
-        f"--- stdout, {result.stdout_bytes_total} bytes",
-        readable(result.stdout),
-        f"--- stderr, {result.stderr_bytes_total} bytes",
-        readable(result.stderr),
-        *(f"--- note: {note}" for note in result.notes),
-    ]
     return EffectResult(
-        text="\n".join(section for section in sections if section),
+        text=f"{_verdict(result, limits)}\n{result.log()}",
         is_error=result.exit_code != 0 or result.out_of_memory,
         truncated=result.truncated,
         structured={
@@ -162,8 +246,3 @@ def _verdict(result: SandboxResult, limits: SandboxLimits) -> str:
     if result.out_of_memory:
         return f"out of memory (limit {limits.memory_bytes} bytes), exit code: {result.exit_code}"
     return f"exit code: {result.exit_code}"
-
-
-def readable(output: bytes) -> str:
-    """Text that any store takes: bytes that are no UTF-8, and NUL, stand as \\xNN."""
-    return output.decode(errors="backslashreplace").replace("\0", "\\x00").removesuffix("\n")

@@ -14,6 +14,7 @@ from runs.boundary.sandbox import bubblewrap, cgroups, seccomp
 from runs.boundary.sandbox.contracts import Capabilities, SandboxCommand, SandboxLimits, SandboxResult
 from runs.boundary.sandbox.uids import UID_FIRST, UID_LAST
 
+TRIAL_FOLDER_PREFIX = "agent-kernel-probe-"  # what a worker that is killed in its trial leaves; the sweep removes it
 TRIAL_SECONDS = 20.0  # on a machine under load a sandbox still starts in a tenth of it
 NO_CGROUP = (
     "no writable cgroup with memory, pids and cpu: memory and processes are limited for each process alone, not for "
@@ -47,9 +48,10 @@ def _probe() -> Capabilities:
         unavailable = str(error).removeprefix("sandbox unavailable: ")
         problems.insert(0, unavailable)
     return Capabilities(
+        driver="bubblewrap",
         unavailable=unavailable,
-        bubblewrap_path=path,
-        bubblewrap_version=version,
+        program=path,
+        version=version,
         user_namespaces=not unavailable,
         seccomp=Path(SECCOMP_ACTIONS).exists() and not unavailable,
         cgroup=cgroup,
@@ -60,7 +62,7 @@ def _probe() -> Capabilities:
 
 def _started() -> None:
     """Start a sandbox with everything on. In a thread of its own: the caller may be inside an event loop."""
-    with tempfile.TemporaryDirectory(prefix="agent-kernel-probe-") as root, ThreadPoolExecutor(1) as thread:
+    with tempfile.TemporaryDirectory(prefix=TRIAL_FOLDER_PREFIX) as root, ThreadPoolExecutor(1) as thread:
         workspace = Path(root).resolve() / "workspace"
         workspace.mkdir()
         result = thread.submit(lambda: asyncio.run(_trial(workspace))).result()

@@ -39,12 +39,24 @@ class Mount:
 
 
 def worker_identity(pid: int) -> str:
-    """A process and its start time, so that a reused pid is not taken for it. Empty when it is gone."""
+    """A process, its start (pids are used again) and its pid namespace. Empty when it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    return f"{pid}.{stat.rpartition(')')[2].split()[19]}"
+    return f"{pid}.{stat.rpartition(')')[2].split()[19]}.{pid_namespace()}"
+
+
+@cache
+def pid_namespace() -> str:
+    """The number of our pid namespace: a pid means something in there alone."""
+    return os.readlink("/proc/self/ns/pid").strip("pid:[]")  # noqa: PTH115  a link to no path
+
+
+def is_alive(worker: str) -> bool:
+    """Whether the process with that identity lives. In another pid namespace we cannot see it: it counts as alive."""
+    pid, _, namespace = worker.split(".")
+    return namespace != pid_namespace() or worker_identity(int(pid)) == worker
 
 
 @cache
@@ -220,7 +232,7 @@ class Found:
 
     @property
     def worker_alive(self) -> bool:
-        return worker_identity(int(self.worker.split(".")[0])) == self.worker
+        return is_alive(self.worker)
 
 
 def sandboxes() -> list[Found]:
@@ -246,14 +258,14 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 def _found(name: str, folders: dict[str, Path], mode: Literal["v2", "v1", "none"]) -> Found | None:
     parts = name.removeprefix(NAME_PREFIX).split(".")
-    if len(parts) != 4 or not parts[1].isdigit() or mode == "none":
+    if len(parts) != 5 or not parts[1].isdigit() or mode == "none":
         return None
-    operation_id, pid, started, _ = parts
+    operation_id, worker = parts[0], ".".join(parts[1:4])
     try:
         created_at = min(folder.stat().st_ctime for folder in folders.values())
     except FileNotFoundError:  # it ended while we looked
         return None
-    return Found(operation_id, f"{pid}.{started}", Cgroup(mode, folders), created_at)
+    return Found(operation_id, worker, Cgroup(mode, folders), created_at)
 
 
 def _write(file: Path, value: int | str) -> None:

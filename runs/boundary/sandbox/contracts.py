@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from runs.boundary.sandbox.output import readable
+
 MEBIBYTE = 1024 * 1024
 
 # tree_limits: memory and processes are limited for the whole tree, not for each process alone (needs a cgroup).
 Demand = Literal["tree_limits"]
 DEMANDS: frozenset[Demand] = frozenset(get_args(Demand))
+DriverName = Literal["bubblewrap", "docker"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class SandboxCommand:
 
     `workspace_root` is the folder that the workspace must lie in. `protected_names` are entries, anywhere in the
     workspace, that the command can read but not change or create: programs outside act on what stands in them.
-    `demands` is what the machine must be able to enforce; a machine that cannot refuses the command.
+    `demands` is what the machine must be able to enforce; a machine that cannot refuses the command. `image` and
+    `source` (whose container it is) are for the docker driver.
     """
 
     argv: tuple[str, ...]
@@ -59,6 +63,9 @@ class SandboxCommand:
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     protected_names: tuple[str, ...] = (".git",)
     demands: frozenset[Demand] = DEMANDS
+    attempt: int = 1
+    image: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,17 @@ class SandboxResult:
     peak_memory_bytes: int | None
     notes: tuple[str, ...] = ()
 
+    def log(self) -> str:
+        """What the command said, as text."""
+        sections = [
+            f"--- stdout, {self.stdout_bytes_total} bytes",
+            readable(self.stdout),
+            f"--- stderr, {self.stderr_bytes_total} bytes",
+            readable(self.stderr),
+            *(f"--- note: {note}" for note in self.notes),
+        ]
+        return "\n".join(section for section in sections if section)
+
 
 class SandboxCrashed(Exception):
     """The sandbox itself ended while the command ran: what the command did is not known. `result` holds its output."""
@@ -92,20 +110,34 @@ class SandboxCrashed(Exception):
 
 
 @dataclass(frozen=True)
+class Left:
+    """What is left of an operation's sandbox when somebody looks for it later.
+
+    gone: there is nothing that could be asked, which proves nothing. never_started: it was made, nothing ran in it, and
+    nothing will. killed: it was ended from outside; what it had done by then is not known. `result` is there for ended.
+    """
+
+    state: Literal["gone", "never_started", "running", "killed", "ended"]
+    result: SandboxResult | None = None
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What this machine can enforce, found by trying. `problems` are sentences that end with what to do.
 
     `unavailable` is empty when a sandbox has really been started here; otherwise no command is run at all.
     """
 
+    driver: DriverName
     unavailable: str
-    bubblewrap_path: str
-    bubblewrap_version: str
+    program: str  # the path of bwrap, or of the engine's command line
+    version: str
     user_namespaces: bool
     seccomp: bool
-    cgroup: Literal["v2", "v1", "none"]
+    cgroup: Literal["v2", "v1", "engine", "none"]  # engine: the container engine limits the whole tree
     uid_pool: tuple[int, int] | None  # first and last, when commands get a uid of their own
     problems: tuple[str, ...]
+    image: str = ""
 
     @property
     def met(self) -> frozenset[Demand]:
@@ -113,3 +145,9 @@ class Capabilities:
 
     def as_dict(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def sentence(self) -> str:
+        """One line for a person."""
+        image = f", image {self.image}" if self.image else ""
+        limits = {"none": "limits for each process alone", "engine": "limits by the engine"}
+        return f"{self.driver} {self.version}{image}, {limits.get(self.cgroup, f'cgroup {self.cgroup}')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -11,7 +12,7 @@ from dataclasses import replace
 from runs.boundary.contracts import NotSent
 from runs.boundary.sandbox import workspace
 from runs.boundary.sandbox.capabilities import capabilities
-from runs.boundary.sandbox.contracts import SandboxCommand, SandboxResult
+from runs.boundary.sandbox.contracts import Capabilities, SandboxCommand, SandboxResult
 from runs.boundary.sandbox.process import SandboxProcess
 from runs.boundary.sandbox.uids import leased_uid
 from runs.boundary.sandbox.waiting import in_thread
@@ -26,36 +27,71 @@ async def _nothing() -> None:
     return None
 
 
-async def run(command: SandboxCommand, *, before_start: Callable[[], Awaitable[None]] = _nothing) -> SandboxResult:
+def _unheard(_: SandboxResult) -> None:
+    return None
+
+
+async def run(
+    command: SandboxCommand,
+    *,
+    before_start: Callable[[], Awaitable[None]] = _nothing,
+    on_cancelled: Callable[[SandboxResult], None] = _unheard,
+) -> SandboxResult:
     """Run one command and answer when nothing of it runs any more, whatever it left behind.
 
     `before_start` is awaited when the sandbox stands and the command has not begun; what it raises ends the sandbox.
     Raises NotSent when the command was never executed, with what to do; SandboxCrashed when the sandbox itself died.
-    On cancellation the whole tree is ended within END_SECONDS_MAX, then CancelledError goes on.
+    On cancellation the whole tree is ended within END_SECONDS_MAX, `on_cancelled` is told what the command had said,
+    then CancelledError goes on.
     """
-    found = await in_thread(capabilities)
+    refuse_unmet(command, await in_thread(capabilities))
+    if command.image:
+        raise NotSent("sandbox unavailable: an image is demanded, which only the docker driver has (SANDBOX_DRIVER)")
+    return await execute(command, before_start=before_start, on_cancelled=on_cancelled)
+
+
+def refuse_unmet(command: SandboxCommand, found: Capabilities) -> None:
+    """Fail closed: raise NotSent when the machine cannot do all that is demanded."""
     if found.unavailable:
         raise NotSent(f"sandbox unavailable: {found.unavailable}")
     if unmet := command.demands - found.met:
         raise NotSent(f"sandbox unavailable: {', '.join(sorted(unmet))} demanded. {' '.join(found.problems)}")
-    return await execute(command, before_start=before_start)
 
 
-async def execute(command: SandboxCommand, *, before_start: Callable[[], Awaitable[None]] = _nothing) -> SandboxResult:
+async def execute(
+    command: SandboxCommand,
+    *,
+    before_start: Callable[[], Awaitable[None]] = _nothing,
+    on_cancelled: Callable[[SandboxResult], None] = _unheard,
+) -> SandboxResult:
     """`run` without asking what the machine can do: for the probe that finds it out."""
+
+    async def in_namespaces(place: workspace.Workspace, protected: list[str]) -> SandboxResult:
+        with leased_uid() if os.geteuid() == 0 else contextlib.nullcontext() as uid:
+            process = SandboxProcess(command, place, protected, uid)
+            try:
+                return await process.run(before_start)
+            except asyncio.CancelledError:
+                on_cancelled(process.result())
+                raise
+
+    return await within_workspace(command, in_namespaces)
+
+
+async def within_workspace(
+    command: SandboxCommand, work: Callable[[workspace.Workspace, list[str]], Awaitable[SandboxResult]]
+) -> SandboxResult:
+    """Look the command and its workspace over, do the work with it, and look over what it left. For every driver."""
     _check(command)
-    with contextlib.ExitStack() as held:
-        place = held.enter_context(workspace.opened(command.workspace, command.workspace_root))
+    with workspace.opened(command.workspace, command.workspace_root) as place:
         if workspace.free_bytes(place) < command.limits.disk_free_bytes_min:
             raise NotSent(f"the disk of the workspace has less than {command.limits.disk_free_bytes_min} bytes free")
         survey = await in_thread(lambda: workspace.survey(place, command.protected_names))
-        uid = held.enter_context(leased_uid()) if os.geteuid() == 0 else None
-        process = SandboxProcess(command, place, survey.protected, uid)
         try:
-            result = await process.run(before_start)
+            result = await work(place, survey.protected)
         finally:
             notes = await in_thread(lambda: workspace.set_aside(place, command.protected_names, survey))
-    return replace(result, notes=notes)
+    return replace(result, notes=(*result.notes, *notes))
 
 
 def _check(command: SandboxCommand) -> None:

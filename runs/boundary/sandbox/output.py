@@ -57,3 +57,8 @@ def _without_continuation(data: bytes) -> bytes:
         if data[start] & 0xC0 != 0x80:
             return data[start:]
     return data
+
+
+def readable(output: bytes) -> str:
+    """Text that any store takes: bytes that are no UTF-8, and NUL, stand as \\xNN."""
+    return output.decode(errors="backslashreplace").replace("\0", "\\x00").removesuffix("\n")

@@ -77,7 +77,7 @@ class SandboxProcess:
         finally:
             await uninterrupted(self._end())
         self._judge()
-        return self._result()
+        return self.result()
 
     # --- start
 
@@ -268,7 +268,7 @@ class SandboxProcess:
         while not self._gone():
             spent = time.monotonic() - started
             if spent > END_SECONDS_MAX:
-                raise SandboxCrashed(f"the command cannot be ended within {END_SECONDS_MAX:g} s", self._result())
+                raise SandboxCrashed(f"the command cannot be ended within {END_SECONDS_MAX:g} s", self.result())
             if spent > GUARD_SECONDS_MAX:
                 self._kill_directly(self.guard)
             await asyncio.sleep(POLL_SECONDS)
@@ -319,9 +319,10 @@ class SandboxProcess:
         if self.failure or code == 1:  # bwrap ends with 1, and without a report, when it could not execute the command
             said = self.failure or self.stderr.text().decode(errors="backslashreplace").strip()[:500]
             raise NotSent(f"the command could not be started: {said}")
-        raise SandboxCrashed(f"the sandbox ended while the command ran (exit code {code})", self._result())
+        raise SandboxCrashed(f"the sandbox ended while the command ran (exit code {code})", self.result())
 
-    def _result(self) -> SandboxResult:
+    def result(self) -> SandboxResult:
+        """What is known of the command now; complete when `run` has ended."""
         return SandboxResult(
             exit_code=None if self.timed_out or self.disk_low else self.exit_code,
             stdout=self.stdout.text(),
