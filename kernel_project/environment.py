@@ -50,6 +50,7 @@ class Environment(BaseSettings):
     csrf_trusted_origins: str = ""
     database_url: str = ""
     database_pool_max: int = Field(default=10, ge=1, le=500)
+    database_prepared_statements: bool = True
     temporality_database_url: str = ""
     redis_url: str = ""
     temporal_address: str = ""

@@ -86,11 +86,15 @@ def _pool(connections_max: int) -> dict[str, Any]:
     }
 
 
-def _database(url: str, pool_max: int) -> dict[str, object]:
+def _database(url: str, pool_max: int) -> dict[str, Any]:
     """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
     return dict(dj_database_url.parse(url)) | {
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": _pool(pool_max)},
+        "OPTIONS": {
+            "pool": _pool(pool_max),
+            # Django's own cursors never prepare; ours (primitives/sql.py) do at once
+            "prepare_threshold": 0 if ENV.database_prepared_statements else None,
+        },
         "DISABLE_SERVER_SIDE_CURSORS": True,  # a pooler in transaction mode may stand between
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -41,15 +41,29 @@ def append(events: Sequence[NewEvent]) -> dict[UUID, int]:
         raise TransactionManagementError("outbox.append must join the transaction of what the events tell")
     if not events:
         return {}
-    assert len(events) <= EVENTS_PER_APPEND_MAX, f"{len(events)} events in one append"
-    envelopes = {event.event_id: envelope(event) for event in events}
     with connection.cursor() as cursor:
-        cursor.execute("SELECT event_id, sequence, stored FROM outbox_append(%s)", [_given(events, envelopes)])
+        cursor.execute("SELECT event_id, sequence, stored FROM outbox_append(%s)", [given(events)])
         rows = cursor.fetchall()
-    for event_id, _, stored in rows:
-        if stored is not None:
-            _check_same(stored, envelopes[event_id])
+    verify(events, [stored for _, _, stored in rows])
     return {event_id: sequence for event_id, sequence, _ in rows}
+
+
+def given(events: Sequence[NewEvent]) -> str:
+    """Events as the database's function `outbox_append` takes them, for a statement that calls it beside its own work.
+
+    The function answers with a row per event, whose `stored` belongs before `verify`. Events are ordered by run, so
+    that streams are locked in one order.
+    """
+    assert len(events) <= EVENTS_PER_APPEND_MAX, f"{len(events)} events in one append"
+    totals = Counter(event.run_id for event in events)
+    return json.dumps([_given(event, totals[event.run_id]) for event in sorted(events, key=lambda e: e.run_id)])
+
+
+def verify(events: Sequence[NewEvent], stored: Iterable[str | None]) -> None:
+    """Raises EventMismatch if an event that was in the journal before has another content there."""
+    by_id = {str(event.event_id): event for event in events}
+    for text in filter(None, stored):
+        _check_same(text, envelope(by_id[json.loads(text)["event_id"]]))
 
 
 def envelope(event: NewEvent) -> str:
@@ -87,25 +101,20 @@ def envelope(event: NewEvent) -> str:
     return text
 
 
-def _given(events: Sequence[NewEvent], envelopes: dict[UUID, str]) -> str:
-    """The events as the database's function takes them: ordered by run, so that streams are locked in one order."""
-    totals = Counter(event.run_id for event in events)
-    given = []
-    for event in sorted(events, key=lambda event: event.run_id):
-        before, after = envelopes[event.event_id].split(f'"{SEQUENCE_MARK}"')
-        given.append({
-            "run_id": str(event.run_id),
-            "project": event.project,
-            "total": totals[event.run_id],
-            "event_id": str(event.event_id),
-            "type": event.type,
-            "occurred_at": event.occurred_at.isoformat(),
-            "operation_id": str(event.operation_id) if event.operation_id else None,
-            "caused_by": [str(cause) for cause in event.caused_by],
-            "before": before,
-            "after": after,
-        })  # fmt: skip
-    return json.dumps(given)
+def _given(event: NewEvent, total: int) -> dict[str, Any]:
+    before, after = envelope(event).split(f'"{SEQUENCE_MARK}"')
+    return {
+        "run_id": str(event.run_id),
+        "project": event.project,
+        "total": total,
+        "event_id": str(event.event_id),
+        "type": event.type,
+        "occurred_at": event.occurred_at.isoformat(),
+        "operation_id": str(event.operation_id) if event.operation_id else None,
+        "caused_by": [str(cause) for cause in event.caused_by],
+        "before": before,
+        "after": after,
+    }
 
 
 def _check_same(stored: str, given: str) -> None:

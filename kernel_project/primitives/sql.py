@@ -1,12 +1,34 @@
-"""Read the SQL that stands in `<app>/sql/*.sql`. Knows no database."""
+"""Run the SQL that stands in `<app>/sql/*.sql`. Knows no table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from django.db import connection
+from django.db.backends.utils import CursorWrapper
+from psycopg import Cursor
 
 
 @cache
 def load(folder: Path, name: str) -> str:
-    """The text of `<folder>/sql/<name>.sql`; `folder` is the app's own, as in `load(HERE, "append")`."""
+    """The text of `<folder>/sql/<name>.sql`; `folder` is the app's own, as in `load(HERE, "claim")`."""
     return (folder / "sql" / f"{name}.sql").read_text()
+
+
+def rows(folder: Path, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """The rows of a statement that is run again and again: the database plans it once per connection.
+
+    The values travel beside the text (Django's own cursors write them into it), so each must have a type that shows
+    from where it stands; a cast says it where it does not. DATABASE_PREPARED_STATEMENTS=false plans it each time.
+    """
+    connection.ensure_connection()
+    wrap: Callable[..., CursorWrapper] = (
+        connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
+    )
+    with connection.wrap_database_errors, wrap(Cursor(connection.connection)) as cursor:
+        cursor.execute(load(folder, name), values)
+        found: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
+    return found

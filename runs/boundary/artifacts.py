@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -12,13 +14,12 @@ from uuid import UUID
 
 import obstore
 from django.conf import settings
-from django.db import connection
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, S3Store
 
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
 from kernel_project.primitives.errors import NotFound
-from kernel_project.primitives.sql import load
+from kernel_project.primitives.sql import rows
 from runs.models import Artifact
 
 HERE = Path(__file__).parent.parent
@@ -66,19 +67,20 @@ def stage_json(value: object) -> Staged:
 
 def claim(run_id: UUID, kind: Artifact.Kind, staged: Iterable[Staged]) -> None:
     """Let a run refer to staged bodies, inside the transaction that writes the reference. A repeat changes nothing."""
-    claims = list(staged)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            load(HERE, "claim_artifacts"),
-            {
-                "run_id": run_id,
-                "kind": kind.value,
-                "digests": [one.digest for one in claims],
-                "sizes": [len(one.data) for one in claims],
-                "media_types": [one.media_type[:MEDIA_TYPE_CHARS_MAX] for one in claims],
-                "bodies": [one.data if len(one.data) <= INLINE_BYTES_MAX else None for one in claims],
-            },
-        )
+    rows(HERE, "claim_artifacts", {"run_id": run_id, "kind": kind.value, "bodies": claims(staged)})
+
+
+def claims(staged: Iterable[Staged]) -> str:
+    """Staged bodies as statements that claim them take them: small ones with their bytes."""
+    return json.dumps([
+        {
+            "digest": one.digest,
+            "size": len(one.data),
+            "media_type": one.media_type[:MEDIA_TYPE_CHARS_MAX],
+            "body": b64encode(one.data).decode() if len(one.data) <= INLINE_BYTES_MAX else None,
+        }
+        for one in staged
+    ])  # fmt: skip
 
 
 def read(run_id: UUID, digest: str) -> bytes:

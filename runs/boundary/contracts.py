@@ -79,6 +79,7 @@ class Dispatch:
     sending: Callable[[], Awaitable[None]]
     heartbeat: Callable[..., None] = field(default=lambda *_: None)
     kind: str = ""
+    record: Any = field(default=None, repr=False, compare=False)  # the operation's row, for the kernel itself
 
     @property
     def idempotency_key(self) -> str:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import connection
+from django.db.models import Model
 
-from kernel_project.primitives.sql import load
+from kernel_project.primitives.sql import rows
 from runs.boundary import artifacts
 from runs.models import Agent, AgentVersion, McpServer, Operation, Run, Tool
 
 HERE = Path(__file__).parent.parent
+M = TypeVar("M", bound=Model)
 
 
 def operation_with_arguments(operation_id: UUID) -> tuple[Operation, bytes]:
@@ -24,32 +25,37 @@ def operation_with_arguments(operation_id: UUID) -> tuple[Operation, bytes]:
 
     Raises Operation.DoesNotExist, and what artifacts.read raises for arguments that are missing or damaged.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "read_operation"), {"operation_id": operation_id})
-        row = cursor.fetchone()
-    if row is None:
+    found = rows(HERE, "read_operation", {"operation_id": operation_id})
+    if not found:
         raise Operation.DoesNotExist(f"there is no operation {operation_id}")
-    run_id, first_dispatched_at, deadline_at, body, text = row
+    run_id, first_dispatched_at, deadline_at, body, text = found[0]
     facts = json.loads(text)
     call = facts["operation"]
     for name in ("twin_id", "compensates_id"):
         call[name] = UUID(call[name]) if call[name] else None
-    version = AgentVersion(agent=Agent(**facts["agent"]), **facts["version"])
-    operation = Operation(
-        id=operation_id,
-        run=Run(id=run_id, agent_version=version, **facts["run"]),
-        tool=_tool(facts),
-        first_dispatched_at=first_dispatched_at,
-        deadline_at=deadline_at,
-        **call,
+    version = _row(AgentVersion, facts["version"])
+    version.agent = _row(Agent, facts["agent"])
+    operation = _row(
+        Operation,
+        {"id": operation_id, "first_dispatched_at": first_dispatched_at, "deadline_at": deadline_at, **call},
     )
+    operation.run = _row(Run, {"id": run_id, **facts["run"]})
+    operation.run.agent_version = version
+    operation.tool = _tool(facts)
     return operation, artifacts.body_or_read(run_id, operation.arguments_digest, body)
 
 
 def _tool(facts: dict[str, Any]) -> Tool | None:
     if facts["tool"] is None:
         return None
-    tool = Tool(**facts["tool"])
+    tool = _row(Tool, facts["tool"])
     if facts["server"] is not None:
-        tool.server = McpServer(**facts["server"])
+        tool.server = _row(McpServer, facts["server"])
     return tool
+
+
+def _row(model: type[M], facts: dict[str, Any]) -> M:
+    """The row with the columns that were read. Any other is fetched by whoever asks for it, as Django does."""
+    columns = model._meta.concrete_fields
+    names = [column.attname for column in columns if column.attname in facts]
+    return model.from_db("default", names, [facts[name] for name in names])

@@ -7,18 +7,18 @@ Whoever locks more than one row takes them in this order: run, approval, operati
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
 from approvals import services as approvals
 from kernel_project.primitives.canonical import parse_json
-from kernel_project.primitives.sql import load
+from kernel_project.primitives.sql import rows
 from outbox import services as outbox
 from outbox.contracts import NewEvent
 from runs.boundary import artifacts, faults, gate, journal, twins, workspaces
@@ -121,16 +121,13 @@ def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "no
     operation, arguments = operation_with_arguments(unclear.dispatch.operation_id)
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
         return Settled(operation.id, operation.state)
-    before = journal.superseded(operation, effect, unclear.error_class)
-    with transaction.atomic(savepoint=False):
-        begun = _begin(operation, before)
+    begun = _begin(operation, journal.superseded(operation, effect, unclear.error_class))
     return _permission(operation, arguments, heartbeat) if begun else _as_it_is(operation.id)
 
 
 def _let_go(operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *, patient: bool) -> Step:
     try:
-        with transaction.atomic(savepoint=False):
-            begun = _begin(operation)
+        begun = _begin(operation)
     except IntegrityError as error:
         if TWIN_CONSTRAINT not in str(error):
             raise
@@ -184,13 +181,12 @@ def _ask(operation: Operation, ask: gate.Ask) -> Settled:
 
 def _hold_run(operation: Operation) -> bool:
     """Lock the run first, as everybody does; whether it was asked to stop. A cancel that comes now waits for us."""
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "hold_run"), {"run_id": operation.run_id})
-        return bool(cursor.fetchone()[0])
+    ((is_to_stop,),) = rows(HERE, "hold_run", {"run_id": operation.run_id})
+    return bool(is_to_stop)
 
 
 def _begin(operation: Operation, *before: NewEvent) -> bool:
-    """The counted UPDATE and its event. False: the run was cancelled or somebody was faster."""
+    """The counted UPDATE and its event, one statement. False: the run was cancelled or somebody was faster."""
     values: dict[str, Any] = {
         "run_id": operation.run_id,
         "operation_id": operation.id,
@@ -198,14 +194,15 @@ def _begin(operation: Operation, *before: NewEvent) -> bool:
         "attempt": operation.attempt,
         "timeout_seconds": timeout_seconds(operation),
     }
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "begin_attempt"), values)
-        row = cursor.fetchone()
-    if row is None:
+    operation.attempt += 1
+    events = [*before, journal.started(operation)]
+    found = rows(HERE, "begin_attempt", values | {"events": outbox.given(events)})
+    if not found:
+        operation.attempt -= 1
         return False
-    operation.attempt, operation.dispatched_at, operation.first_dispatched_at, operation.deadline_at = row
+    outbox.verify(events, [told for *_, told in found])
+    operation.dispatched_at, operation.first_dispatched_at, operation.deadline_at, _ = found[0]
     operation.state, operation.sending_at = STATE.DISPATCHED, None
-    outbox.append([*before, journal.started(operation)])
     return True
 
 
@@ -245,6 +242,7 @@ def _permission(operation: Operation, arguments: bytes, heartbeat: Callable[...,
         sending=sending,
         heartbeat=heartbeat,
         kind=operation.kind,
+        record=operation,
     )
 
 
@@ -280,10 +278,8 @@ def mark_sending(operation_id: UUID, attempt: int) -> None:
     Nothing may leave when it raises: Superseded when another attempt has taken over, NotSent when the run was asked to
     stop since the dispatch.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "mark_sending"), {"operation_id": operation_id, "attempt": attempt})
-        if cursor.rowcount == 1:
-            return
+    if rows(HERE, "mark_sending", {"operation_id": operation_id, "attempt": attempt}):
+        return
     if Operation.objects.filter(id=operation_id, state=STATE.DISPATCHED, attempt=attempt).exists():
         raise NotSent("the run was asked to stop before the call was sent")
     raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
@@ -298,31 +294,21 @@ def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settle
     state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
     error_class = "tool_error" if result.is_error else ""
     effect = error_effect(given) if result.is_error else "occurred"
+    operation = _outcome(
+        given, state, error_class=error_class, result_digest=packed.record.digest, result_invalid=packed.invalid
+    )
+    terminal = journal.failed(operation, effect, **facts) if result.is_error else journal.completed(operation, **facts)
+    if _settle(operation, terminal, packed.bodies):
+        return Settled(operation.id, state)
     with transaction.atomic(savepoint=False):
-        operation = _settle(
-            given,
-            state,
-            error_class=error_class,
-            result_digest=packed.record.digest,
-            result_invalid=packed.invalid,
-        )
         artifacts.claim(given.run_id, Artifact.Kind.RESULT, packed.bodies)
-        if operation is None:
-            return _late(given, effect, packed, error_class)
-        terminal = journal.failed(operation, effect, **facts) if result.is_error else None
-        outbox.append([terminal or journal.completed(operation, **facts)])
-    return Settled(operation.id, state)
+        return _late(given, effect, packed, error_class)
 
 
 def settle_model_answer(given: Dispatch, kept: artifacts.Staged, facts: dict[str, Any]) -> Settled:
     """Write the answer of a model call; `facts` are provider, latency and usage. Joins the caller's transaction."""
-    with transaction.atomic(savepoint=False):
-        operation = _settle(given, STATE.SUCCEEDED, result_digest=kept.digest, usage=facts["usage"])
-        if operation is None:
-            return _as_it_is(given.operation_id)
-        artifacts.claim(operation.run_id, Artifact.Kind.RESULT, [kept])
-        outbox.append([journal.completed(operation, **facts)])
-    return Settled(operation.id, operation.state)
+    operation = _outcome(given, STATE.SUCCEEDED, result_digest=kept.digest, usage=facts["usage"])
+    return _settled(operation, journal.completed(operation, **facts), [kept])
 
 
 def error_effect(given: Dispatch) -> Effect:
@@ -338,12 +324,8 @@ def error_effect(given: Dispatch) -> Effect:
 
 def settle_failure(given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None) -> Settled:
     """Write that an attempt is taken to have had no effect. A stale attempt changes nothing."""
-    with transaction.atomic(savepoint=False):
-        operation = _settle(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
-        if operation is None:
-            return _as_it_is(given.operation_id)
-        outbox.append([journal.failed(operation, "none")])
-    return Settled(operation.id, operation.state)
+    operation = _outcome(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
+    return _settled(operation, journal.failed(operation, "none"))
 
 
 def settle_not_done(given: Dispatch, error_class: str, message: str) -> Settled:
@@ -358,45 +340,51 @@ def settle_not_done(given: Dispatch, error_class: str, message: str) -> Settled:
 def settle_uncertain(unclear: Unclear) -> Settled:
     """Write that an attempt may or may not have had its effect. From here only a probe, a late result or a named
     person goes on."""
-    with transaction.atomic(savepoint=False):
-        operation = _settle(
-            unclear.dispatch, STATE.UNCERTAIN, error_class=unclear.error_class, error_message=unclear.message
-        )
-        if operation is None:
-            return _as_it_is(unclear.dispatch.operation_id)
-        outbox.append([journal.failed(operation, "uncertain")])
-    return Settled(operation.id, operation.state)
+    operation = _outcome(
+        unclear.dispatch, STATE.UNCERTAIN, error_class=unclear.error_class, error_message=unclear.message
+    )
+    return _settled(operation, journal.failed(operation, "uncertain"))
 
 
-def _settle(
-    given: Dispatch,
-    state: Operation.State,
-    *,
-    result_digest: str = "",
-    result_invalid: str = "",
-    error_class: str = "",
-    error_message: str = "",
-    usage: dict[str, Any] | None = None,
-) -> Operation | None:
-    """Compare-and-set on (dispatched, this attempt); the row as events need it, or None if the attempt is stale."""
-    values: dict[str, Any] = {
-        "operation_id": given.operation_id,
-        "attempt": given.attempt,
-        "state": state.value,
-        "result_digest": result_digest,
-        "result_invalid": result_invalid,
-        "error_class": error_class,
-        "error_message": visible(error_message)[:ERROR_MESSAGE_CHARS_MAX],
-        "usage": None if usage is None else json.dumps(usage),
-        "probe_after_seconds": PROBE_FIRST_AFTER_SECONDS,
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "settle"), values)
-        row = cursor.fetchone()
-    if row is None:
-        return None
-    run_id, facts = row
-    return Operation(id=given.operation_id, run_id=run_id, **json.loads(facts))
+def _outcome(given: Dispatch, state: Operation.State, **values: Any) -> Operation:
+    """The row of the attempt as it is to become; nothing of it is written yet."""
+    operation: Operation = given.record
+    operation.state, operation.attempt = state, given.attempt
+    operation.result_digest = values.get("result_digest", "")
+    operation.result_invalid = values.get("result_invalid", "")
+    operation.error_class = values.get("error_class", "")
+    operation.error_message = visible(values.get("error_message", ""))[:ERROR_MESSAGE_CHARS_MAX]
+    operation.usage = values.get("usage") or {}
+    return operation
+
+
+def _settled(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Staged] = ()) -> Settled:
+    if _settle(outcome, event, bodies):
+        return Settled(outcome.id, outcome.state)
+    return _as_it_is(outcome.id)
+
+
+def _settle(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Staged] = ()) -> bool:
+    """Compare-and-set on (dispatched, this attempt), with its event and bodies, one statement. False: it is stale."""
+    found = rows(
+        HERE,
+        "settle",
+        {
+            "operation_id": outcome.id,
+            "attempt": outcome.attempt,
+            "state": outcome.state,
+            "result_digest": outcome.result_digest,
+            "result_invalid": outcome.result_invalid,
+            "error_class": outcome.error_class,
+            "error_message": outcome.error_message,
+            "usage": json.dumps(outcome.usage) if outcome.usage else None,
+            "probe_after_seconds": PROBE_FIRST_AFTER_SECONDS,
+            "bodies": artifacts.claims(bodies),
+            "events": outbox.given([event]),
+        },
+    )
+    outbox.verify([event], [told for (told,) in found])
+    return bool(found)
 
 
 def _move(operation: Operation, state: Operation.State, **values: Any) -> bool:

@@ -9,3 +9,4 @@ WITH live AS MATERIALIZED (
 UPDATE runs_operation o SET sending_at = clock_timestamp()
 FROM live
 WHERE o.run_id = live.id AND o.id = %(operation_id)s AND o.state = 'dispatched' AND o.attempt = %(attempt)s
+RETURNING o.id

@@ -37,7 +37,7 @@ def impatient(monkeypatch):
     """A pool that gives up soon, so that a test need not wait for it."""
     close_old_connections()
     connection.close()
-    monkeypatch.setattr(connection.pool, "timeout", 0.5)
+    monkeypatch.setattr(connection.pool, "timeout", 2.0)
 
 
 @pytest.mark.parametrize("kind", ["keyed", "probed", "opaque"])
