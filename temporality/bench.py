@@ -33,7 +33,7 @@ STEPS = ("turn.started", "model.started", "model.completed", "tool.started", "to
 
 def bench_ingest() -> list[Figure]:
     """Batches of 100 over HTTP into the running event store, as publishers send them."""
-    events = _events(INGEST_EVENTS)
+    events = sample_events(INGEST_EVENTS)
     rate = _post_all(events)
     copied = _copy_rate(events)
     return [Figure("ingest_per_s", rate, "events/s", at_least=6_000, beside={"copy_rows_per_s": copied})]
@@ -41,7 +41,7 @@ def bench_ingest() -> list[Figure]:
 
 def bench_rebuild() -> list[Figure]:
     """The projection of everything in the store, built anew beside the one that is read, and compared with it."""
-    _post_all(_events(REBUILD_EVENTS))
+    _post_all(sample_events(REBUILD_EVENTS))
     with psycopg.connect(database_url(settings.DATABASES), autocommit=True) as connection:
         _settle(connection)
         started = time.perf_counter()
@@ -53,7 +53,7 @@ def bench_rebuild() -> list[Figure]:
     return [Figure("rebuild_per_s", rate, "events/s", at_least=20_000, beside={"plain_read_rows_per_s": read})]
 
 
-def _events(count: int) -> list[str]:
+def sample_events(count: int) -> list[str]:
     """The canonical texts of whole runs: turns with one model call and one tool call each."""
     texts: list[str] = []
     while len(texts) < count:

@@ -63,6 +63,11 @@ def decode_batch(body: bytes) -> list[Decoded]:
     canonical = canonical_texts(body)
     if canonical is not None:
         return [Decoded(value, text, has_float=False, is_canonical=True) for value, text in canonical]
+    return strict_batch(body)
+
+
+def strict_batch(body: bytes) -> list[Decoded]:
+    """As decode_batch, for a body of any form: each value beside its text. Raises Undecodable."""
     try:
         return _Batch(body.decode()).events()
     except UnicodeDecodeError as error:

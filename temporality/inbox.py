@@ -160,7 +160,7 @@ def _refuse(batches: Iterable[_Waiting], error: Exception) -> None:
 
 
 async def _insert(connection: Connection, events: Sequence[Incoming]) -> list[Verdict]:
-    cursor = await connection.execute(statement("insert_events"), _columns(events))
+    cursor = await connection.execute(statement("insert_events"), columns(events))
     stored = {place - 1 for (place,) in await cursor.fetchall()}
     verdicts = [(QUARANTINED if event.quarantine else ACCEPTED) for event in events]
     known = [place for place in range(len(events)) if place not in stored]
@@ -170,10 +170,11 @@ async def _insert(connection: Connection, events: Sequence[Incoming]) -> list[Ve
     return verdicts
 
 
-def _columns(events: Sequence[Incoming]) -> dict[str, Any]:
+def columns(events: Sequence[Incoming]) -> dict[str, Any]:
+    """The parameters of a statement that takes a batch: one for each column."""
     by_name = dict(zip(Incoming._fields, zip(*events, strict=True), strict=True))
-    columns: dict[str, Any] = {name: array(by_name[name]) for name in TEXT_COLUMNS}
-    return columns | {
+    texts: dict[str, Any] = {name: array(by_name[name]) for name in TEXT_COLUMNS}
+    return texts | {
         "count": len(events),
         "sequence": numbers(by_name["sequence"]),
         "parents": array(map(array, by_name["parents"])),
@@ -184,7 +185,7 @@ def _columns(events: Sequence[Incoming]) -> dict[str, Any]:
 
 async def _compare(connection: Connection, events: Sequence[Incoming]) -> list[Verdict]:
     """Events that were there in some way: repeated, or a conflict that is recorded before it is answered."""
-    cursor = await connection.execute(statement("compare_events"), _columns(events))
+    cursor = await connection.execute(statement("compare_events"), columns(events))
     verdicts: list[Verdict] = []
     conflicts: list[tuple[str, int, Incoming]] = []
     for event, (position, equal, in_sequence) in zip(events, await cursor.fetchall(), strict=True):
@@ -205,5 +206,5 @@ async def _compare(connection: Connection, events: Sequence[Incoming]) -> list[V
 
 async def _record(connection: Connection, conflicts: Sequence[tuple[str, int, Incoming]]) -> None:
     kinds, positions, events = zip(*conflicts, strict=True)
-    columns = _columns(events) | {"kind": array(kinds), "position": numbers(positions)}
-    await connection.execute(statement("record_conflicts"), columns)
+    parameters = columns(events) | {"kind": array(kinds), "position": numbers(positions)}
+    await connection.execute(statement("record_conflicts"), parameters)

@@ -25,7 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+import psycopg
+
 from kernel_project.devstack.postgres import Postgres
+from temporality.envelope import decode_batch, read_event
+from temporality.inbox import columns
+from temporality.sql import statement
 
 START_SECONDS = 30
 STOP_SECONDS = 15
@@ -172,6 +177,12 @@ def event(project: str, kind: str = "test.note", source: str = "", event_id: str
         "context": context,
         "type": kind,
     } | members
+
+
+def put(connection: psycopg.Connection[Any], *texts: str) -> None:
+    """Write events into the inbox as the server does, without HTTP: in the connection's transaction, if it has one."""
+    batch = decode_batch(('{"events":[' + ",".join(texts) + "]}").encode())
+    connection.execute(statement("insert_events"), columns([read_event(one) for one in batch]))
 
 
 def check(script: str, *arguments: str) -> int:
