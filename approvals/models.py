@@ -229,7 +229,7 @@ class Decision(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["approval", "actor"], condition=Q(applied=True), name="one_applied_decision_each"
+                fields=["approval", "actor", "verdict"], condition=Q(applied=True), name="one_applied_decision_each"
             ),
             models.CheckConstraint(
                 condition=Q(broke_glass=False) | Q(verdict="approve") & ~Q(reason=""), name="broken_glass_has_a_reason"

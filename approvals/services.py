@@ -397,15 +397,17 @@ def withdraw(run_id: UUID, by: str) -> int:
 def _locked_waiting(run_id: UUID) -> list[Approval]:
     """Lock every waiting request before any is moved, those too that took the place of another one meanwhile.
 
-    An edit or an escalation that we waited for has left a request that our first look could not see.
+    An edit or an escalation that we waited for has left a request that our look before could not see; it is over when
+    a look without locks finds nothing else, because whoever has not committed still leaves the old one to be seen.
     """
     held: dict[UUID, Approval] = {}
     for _ in range(LOCK_ROUNDS_MAX):
         waiting = Approval.objects.filter(run_id=run_id, state=Approval.State.WAITING).exclude(id__in=list(held))
-        if not (found := list(waiting.order_by("id").select_for_update(no_key=True))):
-            break
+        if not (seen := list(waiting.values_list("id", flat=True))):
+            return list(held.values())
+        found = waiting.filter(id__in=seen).order_by("id").select_for_update(no_key=True)
         held |= {approval.id: approval for approval in found}
-    return list(held.values())
+    raise AssertionError(f"the requests of run {run_id} were replaced more than {LOCK_ROUNDS_MAX} times")
 
 
 def _end(approvals: Iterable[Approval], state: Approval.State, by: str) -> int:

@@ -66,6 +66,7 @@ BENCHES = {
     ),
     "latency": Bench("outbox.bench:latency", ("postgres", "temporality"), "commit to acknowledged at 200 events/s"),
     "runs": Bench("runs.bench:runs", ("postgres", "temporal"), "runs beside bare Temporal workflows"),
+    "decision": Bench("runs.bench_decisions:decision", ("postgres", "temporal"), "from a person's yes to the dispatch"),
     "backlog": Bench("outbox.bench:backlog", ("postgres",), "claims over a big journal and under a held snapshot"),
     "operations": Bench("runs.boundary.bench:bench_operations", ("postgres",), "what intent and outcome cost a call"),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),

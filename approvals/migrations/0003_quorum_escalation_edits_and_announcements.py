@@ -221,7 +221,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='decision',
-            constraint=models.UniqueConstraint(condition=models.Q(('applied', True)), fields=('approval', 'actor'), name='one_applied_decision_each'),
+            constraint=models.UniqueConstraint(condition=models.Q(('applied', True)), fields=('approval', 'actor', 'verdict'), name='one_applied_decision_each'),
         ),
         migrations.AddConstraint(
             model_name='decision',

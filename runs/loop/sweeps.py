@@ -23,6 +23,7 @@ from runs.models import News, Run
 
 LOOKS_MAX = 256  # calls of one turn, and so the most that one look asks about
 WAKE_BATCH_MAX = 500  # runs that one sweep wakes
+TELL_SOON = timedelta(seconds=1)
 TELLS_FACTOR_MAX = 5  # news is told again after 2, 4, 8, … at most 64 s: a workflow in a long call cannot look yet
 
 
@@ -59,6 +60,11 @@ def overdue_news(limit: int = WAKE_BATCH_MAX) -> list[tuple[UUID, bool]]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(load(HERE, "overdue_news"), {"limit": limit, "doublings_max": TELLS_FACTOR_MAX})
         return list(cursor.fetchall())
+
+
+def tell_soon(run_ids: Sequence[UUID]) -> None:
+    """Tell the news of these runs again in a moment, as if it had not been told: Temporal did not take it."""
+    News.objects.filter(run_id__in=run_ids).update(tells=0, tell_at=Now() + TELL_SOON)
 
 
 def forget_old_news(older_than: timedelta = timedelta(hours=1)) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_SECONDS = 3.0
 RPC_TIMEOUT = timedelta(seconds=5)  # of one request; a start that takes longer is unclear
+WAKES_AT_ONCE_MAX = 50
+WAKE_ALL_SECONDS_MAX = 30.0  # of one sweep
 Standing = Literal["absent", "running", "ended"]
 
 
@@ -196,7 +198,32 @@ def wake(run_id: UUID, *, cancel: bool = False) -> None:
     _loop.send(_wake(run_id, cancel=cancel))
 
 
-async def _wake(run_id: UUID, *, cancel: bool) -> None:
+def wake_all(runs: Sequence[tuple[UUID, bool]]) -> list[UUID]:
+    """Wake each of these runs, or cancel it where that is true; returns those of whom Temporal did not take it.
+
+    Waits for the acknowledgements. One run goes first: while Temporal is away, the others are not tried.
+    """
+    try:
+        return _loop.run(_wake_all(runs), WAKE_ALL_SECONDS_MAX)
+    except Unclear:
+        return [run_id for run_id, _ in runs]
+
+
+async def _wake_all(runs: Sequence[tuple[UUID, bool]]) -> list[UUID]:
+    if not runs or not await _wake(runs[0][0], cancel=runs[0][1]):
+        return [run_id for run_id, _ in runs]
+    rest, few = runs[1:], asyncio.Semaphore(WAKES_AT_ONCE_MAX)
+
+    async def one(run_id: UUID, *, cancel: bool) -> bool:
+        async with few:
+            return await _wake(run_id, cancel=cancel)
+
+    taken = await asyncio.gather(*(one(run_id, cancel=cancel) for run_id, cancel in rest))
+    return [run_id for (run_id, _), was_taken in zip(rest, taken, strict=True) if not was_taken]
+
+
+async def _wake(run_id: UUID, *, cancel: bool) -> bool:
+    """Whether Temporal took it, or has no such workflow that runs: then there is nobody to wake."""
     try:
         handle = (await _loop.client()).get_workflow_handle(ids.workflow_id(run_id))
         if cancel:
@@ -205,3 +232,5 @@ async def _wake(run_id: UUID, *, cancel: bool) -> None:
             await handle.signal("wake", rpc_timeout=RPC_TIMEOUT)
     except (RPCError, Unavailable) as error:
         logger.info("run %s was not woken (%s); the sweep will", run_id, type(error).__name__)
+        return isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND
+    return True

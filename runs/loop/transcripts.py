@@ -16,6 +16,8 @@ CUT_NOTE = (
     "fewer calls at once."
 )
 EMPTY_NOTE = "Your last answer was empty. Say what you found, or call a tool."
+EDITED_NOTE = "A person replaced the arguments of this call before anything was done. They are now: {arguments}\n"
+EDITED_CHARS_MAX = 4_000  # of those arguments; the model knows most of them
 LIMIT_NOTE = "A limit of this run was reached ({limit}). No tools are left: answer now with what you have."
 TEXTS = {
     "denied": "Not executed: {message}",
@@ -38,7 +40,7 @@ TEXTS = {
 
 COLUMNS = (
     "run_id", "turn", "position", "kind", "state", "attempt", "verdict", "note", "usage", "arguments_digest",
-    "result_digest", "error_class", "error_message",
+    "result_digest", "error_class", "error_message", "edited_by",
 )  # fmt: skip
 
 
@@ -55,6 +57,7 @@ def rows(run: Run, last_turn: int) -> list[Operation]:
 def told(run: Run, rows: Sequence[Operation], limit: str = "") -> list[Message]:
     """The same from the run's rows."""
     digests = {row.result_digest for row in rows if row.result_digest}
+    digests |= {row.arguments_digest for row in rows if row.edited_by}
     bodies = artifacts.read_many(run.id, {run.input_digest, *digests})
     return compose(bodies[run.input_digest].decode(), rows, bodies, limit)
 
@@ -96,6 +99,8 @@ def _turn(operations: Sequence[Operation], bodies: Mapping[str, bytes]) -> list[
     told: list[Message] = [AssistantMessage(text=answer["text"], calls=tuple(named))]
     for call, name in zip(calls, named, strict=True):
         text, is_error = result_text(call, bodies.get(call.result_digest, b""))
+        if call.edited_by:
+            text = _edited(bodies.get(call.arguments_digest, b"")) + text
         told.append(ToolMessage(call_id=str(call.id), name=name.name, text=text, is_error=is_error))
     return told
 
@@ -106,6 +111,14 @@ def _label(calls: Sequence[dict[str, Any]], operation: Operation) -> str:
 
 def _raw(answer: dict[str, Any], operation: Operation) -> str:
     return str(answer["calls"][operation.position - 1]["arguments"])
+
+
+def _edited(arguments: bytes) -> str:
+    """What the call was really about, where a person wrote other arguments than the model: data, and not its own."""
+    given = arguments.decode("utf-8", "replace")
+    rest = len(given) - EDITED_CHARS_MAX
+    cut = f"{given[:EDITED_CHARS_MAX]}… ({rest} more characters)" if rest > 0 else given
+    return EDITED_NOTE.format(arguments=cut)
 
 
 def result_text(operation: Operation, body: bytes) -> tuple[str, bool]:

@@ -30,8 +30,12 @@ def cancel_after_expiry(approval: Approval, **_: Any) -> None:
 
 
 def wake_overdue() -> int:
-    """Tell news again that a workflow has not looked at in time; returns how many runs were woken."""
+    """Tell news again that a workflow has not looked at in time; returns how many runs were woken.
+
+    What Temporal took is in its hands, and told again ever more rarely. What it did not take is told as soon as it is
+    back, however long it was away.
+    """
     overdue = sweeps.overdue_news()
-    for run_id, cancel in overdue:
-        temporal.wake(run_id, cancel=cancel)
-    return len(overdue)
+    lost = temporal.wake_all(overdue)
+    sweeps.tell_soon(lost)
+    return len(overdue) - len(lost)

@@ -9,9 +9,10 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from approvals import services as approvals
+from approvals.contracts import Decider
 from approvals.models import Approval
 from runs.loop import wakes
-from runs.models import Run
+from runs.models import News, Run
 from tests.kernel import (
     Carrier,
     Ledger,
@@ -55,6 +56,10 @@ def waiting_run(project, **declared):
         rule(project, "pay", **declared)
     run = begin(SCRIPT, ["pay"], project=project)
     return run, waits(run, "awaiting_approval")[0]
+
+
+def person(name):
+    return Decider(name=name, groups=frozenset(), via="api")
 
 
 def expires_now(run):
@@ -111,6 +116,28 @@ class TestWithAWorker:
         assert ended(run).state == "completed"
         assert read(run).wake_since is None
 
+    def test_the_workflows_timer_passes_a_request_on_and_ends_the_next_one(self, project, ledger):
+        policy = {"deadline_seconds": 1, "on_expiry": "escalate", "group": "a", "escalate_to": "b"}
+        run, gated = waiting_run(project, **policy)
+        assert ended(run, 30).state == "completed"
+        asked = Approval.objects.filter(operation_id=gated.id).order_by("requested_at")
+        assert list(asked.values_list("state", "group")) == [("escalated", "a"), ("expired", "b")]
+        assert told(run).count("approval.timed_out") == 2
+        assert ledger.lines() == []
+
+    def test_the_model_is_told_what_a_person_made_of_its_call(self, project, ledger):
+        run, gated = waiting_run(project)
+        asked = Approval.objects.get(operation_id=gated.id)
+        made = approvals.edit(asked.id, project.slug, person("ed"), {"text": "b"})
+        approvals.decide(made.id, project.slug, person("ann"), "approve")
+        assert ended(run).state == "completed"
+        assert [line.split()[1] for line in ledger.lines()] == ["b"]
+        assert (
+            'A person replaced the arguments of this call before anything was done. They are now: {"text":"b"}'
+            in said(run)
+        )
+        assert "wrote b" in said(run)
+
     def test_wakes_without_news_during_a_call_do_no_harm(self, project, ledger):
         """A workflow that was woken while it performs must not spin."""
         from runs.loop import temporal
@@ -153,6 +180,20 @@ class TestWithoutAWorker:
         decide(gated, "approve")
         Approval.objects.filter(operation_id=gated.id).update(deadline_at=F("deadline_at") - timedelta(hours=1))
         assert approvals.expire_due() == 0
+        with Carrier():
+            assert ended(run).state == "completed"
+        assert len(ledger.lines()) == 1
+
+    def test_a_yes_given_while_temporal_is_away_is_heard_soon_after_it_is_back(self, project, ledger, temporal_server):
+        """However long it was away: what Temporal did not take is told again in a moment, not ever more rarely."""
+        with Carrier():
+            run, gated = waiting_run(project)
+        with temporal_server.stopped():
+            decide(gated, "approve")
+            News.objects.filter(run_id=run.id).update(tell_at=Now(), tells=9)
+            assert wakes.wake_overdue() == 0
+            assert News.objects.get(run_id=run.id).tells == 0
+        until_sync(lambda: wakes.wake_overdue() == 1, 5)
         with Carrier():
             assert ended(run).state == "completed"
         assert len(ledger.lines()) == 1

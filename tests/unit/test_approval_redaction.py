@@ -1,0 +1,75 @@
+"""What looks like a secret is not shown, its place is, and an edit that leaves it alone leaves it as it is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from approvals.redaction import count, redacted, restored
+from kernel_project.primitives.errors import Invalid
+
+HANG_SECONDS = 2.0
+ARGUMENTS = {
+    "to": "ACME",
+    "password": "hunter22",
+    "apiKey": "abc",
+    "auth": {"access_token": ["one", "two"]},
+    "url": "postgres://kernel:geheim@db/kernel",
+    "note": "send Authorization: Bearer abcdefghijklmnop1234 along",
+    "max_tokens": 5,
+    "secret_santa": "anna",
+    "amount": 12,
+}
+
+
+def test_secrets_are_marked_where_they_stand_and_counted():
+    shown = redacted(ARGUMENTS)
+    assert shown["password"] == "[redacted: 8 characters]"
+    assert shown["url"] == "postgres://[redacted: 13 characters]@db/kernel"
+    assert shown["auth"]["access_token"] == ["[redacted: 3 characters]"] * 2
+    assert "abcdefghijklmnop1234" not in shown["note"]
+    assert {name: shown[name] for name in ("to", "max_tokens", "secret_santa", "amount")} == {
+        "to": "ACME", "max_tokens": 5, "secret_santa": "anna", "amount": 12,
+    }  # fmt: skip
+    assert count(ARGUMENTS, shown) == 6
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-abcdefghijklmnopqrstuvwx", "ghp_abcdefghijklmnopqrstuvwxyz0123456789", "AKIAIOSFODNN7EXAMPLE",
+        "xoxb-123456789012-abcdefghij", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefghij",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+    ],
+)  # fmt: skip
+def test_a_secret_is_known_by_its_form_anywhere_in_a_text(secret):
+    assert secret not in redacted({"body": f"use {secret} please"})["body"]
+
+
+def test_what_was_left_alone_is_put_back_and_what_was_changed_is_taken():
+    edited = redacted(ARGUMENTS) | {"amount": 13, "to": "ACME Ltd"}
+    assert restored(edited, ARGUMENTS) == ARGUMENTS | {"amount": 13, "to": "ACME Ltd"}
+    assert restored(edited | {"password": "new"}, ARGUMENTS)["password"] == "new"
+
+
+def test_a_mark_in_a_text_that_was_changed_is_refused():
+    shown = redacted(ARGUMENTS)
+    for wrong in (shown | {"to": shown["password"]}, shown | {"url": shown["url"] + "?ssl=1"}):
+        with pytest.raises(Invalid, match="redacted"):
+            restored(wrong, ARGUMENTS)
+
+
+def test_a_mark_that_an_agent_wrote_is_its_own_text():
+    given = {"to": "[redacted: 8 characters]"}
+    assert count(given, redacted(given)) == 0
+    assert restored(redacted(given), given) == given
+
+
+@pytest.mark.parametrize(
+    "text", ["eyJ-" * 50_000, "-----BEGIN PRIVATE KEY-----" * 8_000, "://a:" * 40_000, "-----BEGIN" + " A" * 90_000]
+)
+def test_a_hostile_text_does_not_hang(text):
+    began = time.process_time()
+    redacted({"x": text})
+    assert time.process_time() - began < HANG_SECONDS
