@@ -28,6 +28,7 @@ PERMISSIONS: dict[ScopeName, str] = {
     "approvals:break_glass": "approvals.break_glass_approval",
     "operations:read": "runs.view_operation",
     "operations:reconcile": "runs.reconcile_operation",
+    "operations:compensate": "runs.compensate_operation",
     "artifacts:read": "runs.view_artifact",
     "lag:read": "outbox.view_stream",
 }

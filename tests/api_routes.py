@@ -11,7 +11,10 @@ BODIES = {
     "/runs": {"agent": "nobody", "input": "go"},
     "/runs/{run_id}/cancel": {"reason": "no"},
     "/operations/{operation_id}/reconcile": {"verdict": "none", "note": "looked"},
+    "/operations/{operation_id}/probe": {},
+    "/operations/{operation_id}/compensate": {"note": "wrong customer"},
     "/approvals/{approval_id}/decide": {"verdict": "approve"},
+    "/approvals/{approval_id}/edit": {"arguments": {"text": "other"}, "reason": "less"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -16,17 +17,22 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST, require_safe
 
+from approvals.selectors import requests
 from kernel_project.admin import ChoiceFilter, FactAdmin, badge, cell, demand, moment, report, short_id, wide_cell
 from kernel_project.primitives.errors import Invalid
 from kernel_project.visible_text import hidden_count
 from outbox.contracts import Actor
 from runs import dashboard_selectors as reads
 from runs.admin.runs import READ_BODIES, is_scripted
-from runs.boundary import artifacts, reconcile
+from runs.boundary import artifacts, compensation, reconcile
+from runs.loop import compensations
 from runs.models import Artifact, Operation
 
 RECONCILE = "runs.reconcile_operation"
+COMPENSATE = "runs.compensate_operation"
 RESULT_CHARS_MAX = 20_000  # of what a person says the effect answered
+REQUESTS_MAX = 50  # for decisions on one call that are shown with it
+EVIDENCE_CHARS_MAX = 64 * 1024  # of what shows the verdict; the command takes more
 
 
 class OperationStateFilter(ChoiceFilter):
@@ -53,10 +59,12 @@ class OperationAdmin(FactAdmin):
         return ["settled_at", "id"] if queue else ["-run_id", "-turn", "-position"]
 
     def get_urls(self) -> list[URLPattern]:
-        resolve = path(
-            "<uuid:operation_id>/resolve/", self.admin_site.admin_view(self.resolve), name="runs_operation_resolve"
-        )
-        return [resolve, *super().get_urls()]
+        doors = {"resolve": self.resolve, "probe": self.probe, "compensate": self.compensate}
+        ours = [
+            path(f"<uuid:operation_id>/{name}/", self.admin_site.admin_view(door), name=f"runs_operation_{name}")
+            for name, door in doors.items()
+        ]
+        return [*ours, *super().get_urls()]
 
     @admin.display(description="Call")
     def call(self, operation: Operation) -> SafeString:
@@ -112,19 +120,57 @@ class OperationAdmin(FactAdmin):
         report(request, operation, partial(_resolve, request, operation))
         return HttpResponseRedirect(reverse("admin:runs_operation_change", args=[operation.id]))
 
+    @method_decorator(require_POST)
+    def probe(self, request: HttpRequest, operation_id: UUID) -> HttpResponse:
+        """Let the other side be asked at once what became of an uncertain operation."""
+        return self._ask(request, operation_id, RECONCILE, "looking for an uncertain operation", _probe)
+
+    @method_decorator(require_POST)
+    def compensate(self, request: HttpRequest, operation_id: UUID) -> HttpResponse:
+        """Undo an effect by the operation that its tool declares for that."""
+        return self._ask(request, operation_id, COMPENSATE, "undoing an effect", partial(_compensate, request))
+
+    def _ask(
+        self, request: HttpRequest, operation_id: UUID, permission: str, wish: str, act: Callable[[Operation], str]
+    ) -> HttpResponse:
+        operation = _get(operation_id)
+        demand(request, permission, operation, wish)
+        self.may_look(request)
+        report(request, operation, partial(act, operation))
+        return HttpResponseRedirect(reverse("admin:runs_operation_change", args=[operation.id]))
+
+
+def _probe(operation: Operation) -> str:
+    reconcile.probe_soon(operation.id, operation.project_id)
+    return f"{operation.name}: the other side is being asked; look again in a few seconds"
+
+
+def _compensate(request: HttpRequest, operation: Operation) -> str:
+    note = request.POST.get("note", "")
+    run = compensations.compensate(operation.id, project=operation.project_id, by=_person(request), note=note)
+    return f"{operation.name}: run {run.id} undoes it"
+
+
+def _person(request: HttpRequest) -> Actor:
+    assert isinstance(request.user, User)
+    return Actor(id=request.user.get_username(), type="human")
+
 
 def _resolve(request: HttpRequest, operation: Operation) -> str:
-    assert isinstance(request.user, User)
     result = request.POST.get("result", "")
     if len(result) > RESULT_CHARS_MAX or "\x00" in result:
         raise Invalid(f"the result must be at most {RESULT_CHARS_MAX} characters, without NUL")
+    evidence = request.POST.get("evidence", "")
+    if len(evidence) > EVIDENCE_CHARS_MAX:
+        raise Invalid(f"the evidence must be at most {EVIDENCE_CHARS_MAX} characters")
     settled = reconcile.resolve(
         operation.id,
         project=operation.project_id,
         verdict=request.POST.get("verdict", ""),
-        by=Actor(id=request.user.get_username(), type="human"),
+        by=_person(request),
         note=request.POST.get("note", ""),
         result=result,
+        evidence=evidence.encode("utf-8", "backslashreplace"),
     )
     return f"{settled.name}: {settled.verdict}, by {settled.reconciled_by}"
 
@@ -145,6 +191,7 @@ def _page(request: HttpRequest, operation: Operation) -> dict[str, Any]:
     hidden = reads.Body(problem="you may not read bodies")
     arguments = reads.body(operation.run_id, operation.arguments_digest) if may_read else hidden
     uncertain = operation.state == Operation.State.UNCERTAIN
+    undone = compensation.of(operation.id)
     return {
         "operation": operation,
         "run": operation.run,
@@ -152,13 +199,30 @@ def _page(request: HttpRequest, operation: Operation) -> dict[str, Any]:
         "arguments": arguments,
         "hidden": hidden_count(arguments.text),
         "result": reads.answer(operation.run_id, operation.result_digest) if may_read else hidden,
-        "approval": reads.approval_of(operation),
+        "approvals": _requests(operation),
+        "evidence": Artifact.objects.filter(run_id=operation.run_id, digest=operation.evidence_digest).first(),
         "lines": reads.events_of(operation),
         "twins": reads.twins_of(operation),
         "uncertain": uncertain,
         "may_resolve": uncertain and request.user.has_perm(RECONCILE),
+        "may_probe": uncertain and operation.probes and request.user.has_perm(RECONCILE),
+        "compensations": undone,
+        "still_stands": bool(undone) and not any(call and compensation.is_done(call) for _, call in undone),
+        "may_compensate": request.user.has_perm(COMPENSATE) and _can_be_undone(operation),
         "verdicts": VERDICTS,
     }
+
+
+def _requests(operation: Operation) -> list[Any]:
+    """All requests for a person's decision on this call, the newest first, voided ones too."""
+    return list(
+        requests(operation.project_id, run_id=operation.run_id).filter(operation_id=operation.id)[:REQUESTS_MAX]
+    )
+
+
+def _can_be_undone(operation: Operation) -> bool:
+    declared = operation.tool is not None and operation.tool.compensation is not None
+    return declared and not compensation.not_undoable(operation) and compensation.standing(operation.id) is None
 
 
 VERDICTS = (

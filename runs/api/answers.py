@@ -6,9 +6,11 @@ import itertools
 import json
 from typing import Any
 
+from approvals.selectors import requests
 from outbox.models import Event
 from runs.api.contracts import (
     AgentItem,
+    CompensationItem,
     EventItem,
     EventPage,
     OperationDetail,
@@ -18,6 +20,7 @@ from runs.api.contracts import (
     RunStarted,
     ToolItem,
 )
+from runs.boundary import compensation
 from runs.boundary.artifacts import ref
 from runs.models import AgentVersion, Operation, Run, Tool
 from runs.selectors import Told
@@ -29,9 +32,11 @@ COPIED_OF_RUN = (
 COPIED_OF_OPERATION = (
     "id", "run_id", "turn", "position", "kind", "name", "effect", "state", "attempt", "actor", "policy",
     "policy_answer", "definition_digest", "result_invalid", "error_class", "error_message", "usage", "verdict",
-    "reconciled_by", "reconciled_at", "note", "needs_attention", "proposed_at", "first_dispatched_at",
-    "dispatched_at", "deadline_at", "settled_at",
+    "reconciled_by", "reconciled_at", "note", "needs_attention", "probes", "probe_attempts", "next_probe_at", "twin_id",
+    "compensates_id", "proposed_at", "first_dispatched_at", "dispatched_at", "deadline_at", "settled_at",
 )  # fmt: skip
+COPIED_OF_APPROVAL = ("id", "state", "requested_at", "decided_at", "decided_by")
+APPROVALS_MAX = 50  # requests about one call that are shown with it
 COPIED_OF_TOOL = (
     "name", "exposed_name", "kind", "description", "effect", "idempotent_for_seconds", "replay_safe",
     "timeout_seconds", "definition_digest", "input_schema", "enabled",
@@ -118,6 +123,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "arguments_hash": operation.arguments_digest,
         "arguments_ref": ref(operation.arguments_digest),
         "result_ref": _maybe_ref(operation.result_digest),
+        "evidence_ref": _maybe_ref(operation.evidence_digest),
     }
 
 
@@ -126,7 +132,25 @@ def operation_item(operation: Operation) -> OperationItem:
 
 
 def operation_detail(operation: Operation, bodies: dict[str, Any]) -> OperationDetail:
-    return OperationDetail.model_validate(_operation(operation) | bodies)
+    asked = requests(operation.project_id, run_id=operation.run_id).filter(operation_id=operation.id)
+    about: dict[str, Any] = {
+        "approvals": [_copied(one, COPIED_OF_APPROVAL) for one in asked[:APPROVALS_MAX]],
+        "compensations": [compensation_item(*one) for one in compensation.of(operation.id)],
+    }
+    return OperationDetail.model_validate(_operation(operation) | about | bodies)
+
+
+def compensation_item(run: Run, call: Operation | None) -> CompensationItem:
+    assert run.compensates_id is not None
+    return CompensationItem(
+        compensates_id=run.compensates_id,
+        run_id=run.id,
+        run_state=run.state,
+        operation_id=call.id if call else None,
+        operation_state=call.state if call else None,
+        requested_by=run.started_by,
+        created_at=run.created_at,
+    )
 
 
 def agent_item(version: AgentVersion) -> AgentItem:

@@ -75,6 +75,17 @@ class Reconcile(Request):
     )
 
 
+class Compensate(Request):
+    """Undo the effect of an operation, and why."""
+
+    note: str = Field(
+        min_length=1,
+        max_length=NOTE_CHARS_MAX,
+        pattern=r"^[^\x00]*[^\s\x00][^\x00]*$",
+        examples=["It was the wrong customer."],
+    )
+
+
 class RunQuery(PageQuery):
     state: RunState | None = None
     agent: Text | None = Field(default=None, max_length=NAME_CHARS_MAX)
@@ -193,6 +204,12 @@ class OperationItem(Answer):
     reconciled_at: WireTime | None
     note: str
     needs_attention: bool
+    probes: bool = Field(description="The effect can be looked for.")
+    probe_attempts: int
+    next_probe_at: WireTime | None
+    evidence_ref: str | None = Field(description="What shows the verdict.")
+    twin_id: UUID | None = Field(description="An earlier operation that was made for the same thing.")
+    compensates_id: UUID | None = Field(description="The operation whose effect this one is to undo.")
     proposed_at: WireTime
     first_dispatched_at: WireTime | None
     dispatched_at: WireTime | None
@@ -200,9 +217,33 @@ class OperationItem(Answer):
     settled_at: WireTime | None
 
 
+class ApprovalOfOperation(Answer):
+    """One request for a person's decision on a call. A yes is voided when the call changed after it."""
+
+    id: UUID
+    state: str
+    requested_at: WireTime
+    decided_at: WireTime | None
+    decided_by: str
+
+
+class CompensationItem(Answer):
+    """The run that undoes an effect, and where its one call stands; that is null until the run has begun."""
+
+    compensates_id: UUID
+    run_id: UUID
+    run_state: str
+    operation_id: UUID | None
+    operation_state: str | None
+    requested_by: str
+    created_at: WireTime
+
+
 class OperationDetail(OperationItem):
     """An operation with its bodies for callers who may read artifacts; null for others, and if too large."""
 
+    approvals: list[ApprovalOfOperation] = Field(description="All requests about this call, the newest first.")
+    compensations: list[CompensationItem] = Field(description="What was begun to undo it, the newest first.")
     arguments: Any = None
     result: Any = None
 

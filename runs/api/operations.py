@@ -1,4 +1,4 @@
-"""Doors to operations: list, read, reconcile."""
+"""Doors to operations: list, read, reconcile, probe, compensate."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest
-from ninja import Query, Router
+from ninja import Query, Router, Status
 
 from kernel_project.web import pages
 from kernel_project.web.callers import Needs, caller_of
 from kernel_project.web.pages import Page
 from runs import selectors
 from runs.api import answers
-from runs.api.contracts import OperationDetail, OperationItem, OperationQuery, Reconcile
+from runs.api.contracts import Compensate, CompensationItem, OperationDetail, OperationItem, OperationQuery, Reconcile
 from runs.api.runs import actor_of
+from runs.boundary import compensation
 from runs.boundary import reconcile as reconciling
+from runs.loop import compensations
 
 router = Router(tags=["operations"])
 
@@ -51,6 +53,23 @@ def reconcile(request: HttpRequest, operation_id: UUID, asked: Reconcile) -> Ope
         evidence=asked.evidence.encode(),
     )
     return answers.operation_item(operation)
+
+
+@router.post("/operations/{operation_id}/probe", auth=Needs("operations:reconcile"), response={202: OperationItem})
+def probe(request: HttpRequest, operation_id: UUID) -> Status[OperationItem]:
+    """Ask the other side, within seconds, what became of an uncertain operation; read it again to see the answer."""
+    operation = reconciling.probe_soon(operation_id, caller_of(request).project)
+    return Status(202, answers.operation_item(operation))
+
+
+@router.post(
+    "/operations/{operation_id}/compensate", auth=Needs("operations:compensate"), response={202: CompensationItem}
+)
+def compensate(request: HttpRequest, operation_id: UUID, asked: Compensate) -> Status[CompensationItem]:
+    """Undo its effect with the call that its tool declares: an operation of its own, in a run of its own."""
+    caller = caller_of(request)
+    run = compensations.compensate(operation_id, project=caller.project, by=actor_of(caller), note=asked.note)
+    return Status(202, answers.compensation_item(run, compensation.call_of(run)))
 
 
 def _position(row: Any) -> list[str | int]:

@@ -6,11 +6,12 @@ for approvals, is cancelled, crashes and is reconciled like any other call, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Exists, OuterRef
 from pydantic import ValidationError
 
 from kernel_project.primitives import ids
@@ -27,6 +28,7 @@ from runs.models import Agent, AgentVersion, Operation, Run, Tool
 AGENT = "kernel/compensation"  # no project file can name an agent so; rules may, to judge compensations
 MODEL = "kernel:compensation"  # shown in the place of a model: there is none
 TURN, POSITION = 1, 1  # the place of its one call
+SHOWN_MAX = 200  # compensations of one list
 STATE, VERDICT = Operation.State, Operation.Verdict
 
 
@@ -151,6 +153,29 @@ def standing(operation_id: UUID) -> Run | None:
         if run.state in Run.LIVE or (call is not None and not provably_nothing(call)):
             return run
     return None
+
+
+def of(operation_id: UUID) -> list[tuple[Run, Operation | None]]:
+    """The compensations of an operation, the newest first, each with its one call once that is written."""
+    return _with_calls(list(Run.objects.filter(compensates_id=operation_id).order_by("-id")[:SHOWN_MAX]))
+
+
+def not_done(project: str = "") -> list[tuple[Run, Operation | None]]:
+    """Compensations that have not undone their effect, the newest first: under way, waiting, failed or given up.
+
+    One that failed is left out once another one has undone the same effect.
+    """
+    runs = Run.objects.filter(compensates_id__isnull=False).exclude(state=Run.State.COMPLETED)
+    if project:
+        runs = runs.filter(project_id=project)
+    done = Run.objects.filter(compensates_id=OuterRef("compensates_id"), state=Run.State.COMPLETED)
+    return _with_calls(list(runs.filter(~Exists(done)).order_by("-id")[:SHOWN_MAX]))
+
+
+def _with_calls(runs: Sequence[Run]) -> list[tuple[Run, Operation | None]]:
+    places = {run.id: ids.operation_id(run.id, TURN, POSITION) for run in runs}
+    calls = Operation.objects.in_bulk(list(places.values()))
+    return [(run, calls.get(places[run.id])) for run in runs]
 
 
 def call_of(run: Run) -> Operation | None:

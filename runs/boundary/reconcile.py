@@ -185,20 +185,38 @@ def probe_due(limit: int = PROBE_BATCH_MAX) -> int:
     return len(claimed)
 
 
-def probe_now(operation_id: UUID) -> str:
-    """Look for one uncertain operation at once, on somebody's demand; returns the state that it is in then.
+def probe_soon(operation_id: UUID, project: str) -> Operation:
+    """Let the next tick look for one uncertain operation, on somebody's demand and also after PROBES_MAX.
 
-    Raises NotFound for an absent operation, Conflict for one that is not uncertain or cannot be looked for.
+    For doors whose process neither has the secrets of tools nor starts their servers. Raises as `probe_now` does.
     """
-    operation = Operation.objects.filter(id=operation_id).first()
+    operation = _probeable(operation_id, project)
+    due = Operation.objects.filter(id=operation.id, state=STATE.UNCERTAIN, attempt=operation.attempt)
+    due.update(next_probe_at=Now())
+    operation.refresh_from_db()
+    return operation
+
+
+def probe_now(operation_id: UUID, project: str = "") -> str:
+    """Look for one uncertain operation at once, in this process; returns the state that it is in then.
+
+    Raises NotFound for an absent or foreign operation, Conflict for one that is not uncertain or cannot be looked for.
+    """
+    operation = _probeable(operation_id, project)
+    _probe_all([(operation.id, operation.attempt)])
+    return Operation.objects.values_list("state", flat=True).get(id=operation_id)
+
+
+def _probeable(operation_id: UUID, project: str) -> Operation:
+    found = Operation.objects.filter(id=operation_id)
+    operation = (found.filter(project_id=project) if project else found).first()
     if operation is None:
         raise NotFound("there is no such operation")
     if operation.state != STATE.UNCERTAIN:
         raise Conflict(f"the operation is {operation.state}, not uncertain", state=operation.state)
     if not operation.probes:
         raise Conflict("no probe is declared for this tool: only a person can find out", state=operation.state)
-    _probe_all([(operation.id, operation.attempt)])
-    return Operation.objects.values_list("state", flat=True).get(id=operation_id)
+    return operation
 
 
 def _probe_all(claimed: Sequence[tuple[UUID, int]]) -> None:

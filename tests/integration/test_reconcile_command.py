@@ -8,6 +8,7 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
+from kernel_project.primitives.errors import NotFound
 from outbox.models import Event
 from runs.boundary import artifacts, reconcile
 from runs.boundary.contracts import ProbeVerdict
@@ -169,3 +170,43 @@ def test_two_ticks_at_once_look_only_once():
     due(scene)
     at_once(reconcile.probe_due, reconcile.probe_due)
     assert scene.row().probe_attempts == 1
+
+
+def test_a_probe_is_only_for_a_call_of_the_project():
+    scene = probed_and_uncertain()
+    with pytest.raises(NotFound):
+        reconcile.probe_now(scene.id, "another-project")
+    with pytest.raises(NotFound):
+        reconcile.probe_soon(scene.id, "another-project")
+    assert reconcile.probe_soon(scene.id, scene.project.slug).next_probe_at is not None
+
+
+def test_a_probe_that_somebody_asked_for_is_made_by_the_next_tick():
+    from runs.models import Operation
+
+    scene = probed_and_uncertain()
+    Operation.objects.filter(id=scene.id).update(next_probe_at=None, probe_attempts=reconcile.PROBES_MAX)
+    scene.outside.verdict = ProbeVerdict.ONE
+    reconcile.probe_soon(scene.id, scene.project.slug)
+    assert reconcile.probe_due() >= 1
+    assert scene.row().verdict == "occurred"
+
+
+def test_an_effect_is_undone_by_command(monkeypatch):
+    from runs.loop import temporal
+    from runs.models import Run, Tool
+
+    monkeypatch.setattr(temporal, "start", lambda _: None)
+    scene = make_scene("opaque")
+    perform_now(scene.id)
+    with pytest.raises(CommandError, match="declares no way"):
+        said("compensate", str(scene.id), "--note", "wrong customer")
+    Tool.objects.filter(id=scene.tool.id).update(compensation={"tool": scene.tool.name, "arguments": {}})
+    assert "undoes it" in said("compensate", str(scene.id), "--note", "wrong customer", "--by", "olga")
+    run = Run.objects.get(compensates_id=scene.id)
+    assert run.started_by == "olga"
+    listed = said("compensations", "--project", scene.project.slug)
+    assert str(run.id) in listed
+    assert "1 not undone" in listed
+    with pytest.raises(CommandError, match="no such operation"):
+        said("compensate", "00000000-0000-0000-0000-000000000000", "--note", "x")

@@ -1,4 +1,4 @@
-"""manage.py reconcile: find out, or say, what became of operations whose outcome is unclear. Repeats none of them."""
+"""manage.py reconcile: find out, or say, what became of unclear operations; undo effects. Repeats no call."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from kernel_project.primitives.clock import wire_time
 from kernel_project.primitives.errors import KernelError
 from outbox.contracts import Actor
 from outbox.models import Event
-from runs.boundary import artifacts
+from runs.boundary import artifacts, compensation
 from runs.boundary import reconcile as reconciling
+from runs.loop import compensations
 from runs.models import Operation
 
 LISTED_MAX = 200
@@ -31,7 +32,7 @@ AGE = re.compile(r"(\d{1,6})([smhd])")
 
 
 class Command(BaseCommand):
-    help = "List, show, probe and resolve operations whose outcome is uncertain."
+    help = "List, show, probe and resolve operations whose outcome is uncertain; undo effects that are known."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -42,6 +43,12 @@ class Command(BaseCommand):
         show.add_argument("operation", type=UUID)
         probe = verbs.add_parser("probe", help="ask the other side now")
         _add_choice(probe)
+        undo = verbs.add_parser("compensate", help="undo an effect with the call that its tool declares")
+        undo.add_argument("operation", type=UUID)
+        undo.add_argument("--note", required=True, help="why it is to be undone")
+        undo.add_argument("--by", default="", help="who answers for it (default: your account on this machine)")
+        undone = verbs.add_parser("compensations", help="compensations that have not undone their effect")
+        undone.add_argument("--project", default="")
         resolve = verbs.add_parser("resolve", help="write down what you found out")
         _add_choice(resolve)
         resolve.add_argument("--verdict", required=True, choices=Operation.Verdict.values)
@@ -56,6 +63,8 @@ class Command(BaseCommand):
             "show": self._show,
             "probe": self._probe,
             "resolve": self._resolve,
+            "compensate": self._compensate,
+            "compensations": self._compensations,
         }
         try:
             work[verb](**options)
@@ -111,6 +120,21 @@ class Command(BaseCommand):
                 row.id, project=row.project_id, verdict=verdict, by=actor, note=note, result=result, evidence=proof
             )
             self.stdout.write(f"{settled.id}  {settled.verdict}, by {settled.reconciled_by}")
+
+    def _compensate(self, *, operation: UUID, note: str, by: str, **_: Any) -> None:
+        row = Operation.objects.filter(id=operation).first()
+        if row is None:
+            raise CommandError("there is no such operation")
+        actor = Actor(id=by or getpass.getuser(), type="human")
+        run = compensations.compensate(row.id, project=row.project_id, by=actor, note=note)
+        self.stdout.write(f"{row.id}  run {run.id} undoes it")
+
+    def _compensations(self, *, project: str, **_: Any) -> None:
+        found = compensation.not_done(project)
+        for run, call in found:
+            state = f"{run.state}, {call.name} {call.verdict or call.state}" if call else run.state
+            self.stdout.write(_printable(f"{run.compensates_id}  run {run.id}  {run.project_id}  {state}"))
+        self.stdout.write(f"{len(found)} not undone")
 
 
 def _add_choice(parser: CommandParser) -> None:
