@@ -17,7 +17,7 @@ CPUINFO = Path("/proc/cpuinfo")
 @dataclass(frozen=True)
 class Figure:
     """One measured number. `at_least` and `at_most` are its bar; `beside` holds the same of a peer or a limit, measured
-    in the same run, because machines are noisy and ratios are not.
+    in the same run, because machines are noisy and ratios are not. `absent` says why a peer has no number.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Figure:
     at_least: float | None = None
     at_most: float | None = None
     beside: dict[str, float] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -41,7 +42,7 @@ class Figure:
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name, "value": round(self.value, 3), "unit": self.unit, "bar": self.bar, "ok": self.ok,
-            "beside": {name: round(value, 3) for name, value in self.beside.items()},
+            "beside": {name: round(value, 3) for name, value in self.beside.items()}, "absent": self.absent,
         }  # fmt: skip
 
 

@@ -1,11 +1,11 @@
-"""How fast the outbox is, beside what plain PostgreSQL can do in the same run. Used by `manage.py bench` only."""
+"""How fast the outbox is, beside what plain PostgreSQL and a peer do in the same run. Used by `manage.py bench`."""
 
 from __future__ import annotations
 
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
@@ -16,9 +16,9 @@ from django.db import close_old_connections, connection, transaction
 from kernel_project.bench import Figure
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.ids import new_id
-from outbox import partitions, services
+from outbox import bench_environment, partitions, services
 from outbox.contracts import NewEvent
-from outbox.destination import EventStore
+from outbox.destination import EventStore, Outgoing, Receipts
 from outbox.models import Destination, Event, Stream
 from outbox.publisher import NullSink, Publisher
 
@@ -26,30 +26,40 @@ APPEND_SECONDS = 8.0
 WRITERS = 8
 PUBLISH_EVENTS = 40_000
 STORE_EVENTS = 20_000
+PEER_EVENTS = 5_000  # it sends and saves one by one
 EVENTS_PER_RUN = 200
 LATENCY_EVENTS_PER_S = 200
 LATENCY_SECONDS = 15.0
+LATENCY_WAIT_SECONDS = 30.0  # for the last ones
 BACKLOG_SMALL = 10_000
 BACKLOG_LARGE = 10_000_000
+BACKLOG_EVENTS_PER_RUN = 1_000
+BACKLOG_RUNS_PER_STATEMENT = 200
 BACKLOG_ROUNDS = 200
 SNAPSHOT_SECONDS = 120.0
+QUEUE_ROWS = 20_000  # of the plain queue that is claimed and updated
+QUEUE_BATCH = 100
 PROJECT = "bench"
+PEER = "django_outbox_pattern_per_s"
 
 
 def append() -> list[Figure]:
     """Durable appends, one event and one commit each, as a settled operation makes them."""
     one, eight = _append_rate(1), _append_rate(WRITERS)
     limit_one, limit_eight = _commit_rate(1), _commit_rate(WRITERS)
+    peer_one, why = bench_environment.rate("append", 1, APPEND_SECONDS)
+    peer_eight, _ = bench_environment.rate("append", WRITERS, APPEND_SECONDS) if peer_one else ({}, "")
+    absent = {PEER: why} if why else {}
     return [
-        Figure("append_1_writer_per_s", one, "events/s", beside={"plain_insert_commits_per_s": limit_one}),
         Figure(
-            "append_8_writers_per_s",
-            eight,
-            "events/s",
-            at_least=4_000,
-            beside={"plain_insert_commits_per_s": limit_eight},
+            "append_1_writer_per_s", one, "events/s", absent=absent,
+            beside={"plain_insert_commits_per_s": limit_one, **peer_one},
         ),
-    ]
+        Figure(
+            "append_8_writers_per_s", eight, "events/s", at_least=4_000, absent=absent,
+            beside={"plain_insert_commits_per_s": limit_eight, "copy_rows_per_s": _copy_rate(), **peer_eight},
+        ),
+    ]  # fmt: skip
 
 
 def publish() -> list[Figure]:
@@ -59,11 +69,15 @@ def publish() -> list[Figure]:
     _fill(STORE_EVENTS)
     store = EventStore(settings.TEMPORALITY_URL, settings.TEMPORALITY_TOKEN)
     temporality = _drain_rate(Publisher(store), STORE_EVENTS)
-    copied = _copy_rate()
+    limits = {"copy_rows_per_s": _copy_rate(), "plain_claim_and_update_per_s": _claim_and_update_rate()}
+    peer, why = bench_environment.rate("publish", PEER_EVENTS)
     return [
-        Figure("null_sink_per_s", null, "events/s", at_least=20_000, beside={"copy_rows_per_s": copied}),
+        Figure(
+            "null_sink_per_s", null, "events/s", at_least=20_000, beside={**limits, **peer},
+            absent={PEER: why} if why else {},
+        ),
         Figure("temporality_per_s", temporality, "events/s", at_least=4_000, beside={"null_sink_per_s": null}),
-    ]
+    ]  # fmt: skip
 
 
 def latency() -> list[Figure]:
@@ -71,28 +85,35 @@ def latency() -> list[Figure]:
     store = EventStore(settings.TEMPORALITY_URL, settings.TEMPORALITY_TOKEN)
     acknowledged: dict[UUID, float] = {}
     publisher = Publisher(_Noting(store, acknowledged))
-    thread = threading.Thread(target=publisher.run, args=[LATENCY_SECONDS + 5])
+    thread = threading.Thread(target=publisher.run, args=[LATENCY_SECONDS + LATENCY_WAIT_SECONDS])
     thread.start()
     committed = _write_steadily()
+    deadline = time.perf_counter() + LATENCY_WAIT_SECONDS
+    while len(acknowledged) < len(committed) and time.perf_counter() < deadline:
+        time.sleep(0.1)
+    publisher.stop()
     thread.join()
     waits = sorted((acknowledged[i] - at) * 1000 for i, at in committed.items() if i in acknowledged)
     assert len(waits) == len(committed), f"{len(committed) - len(waits)} events were not acknowledged"
+    beside = {"events_per_s": LATENCY_EVENTS_PER_S, "p99_ms": waits[int(len(waits) * 0.99)]}
     return [
-        Figure("p50_ms", statistics.median(waits), "ms", at_most=100),
-        Figure("p95_ms", waits[int(len(waits) * 0.95)], "ms", at_most=1_000),
+        Figure("p50_ms", statistics.median(waits), "ms", at_most=100, beside=beside),
+        Figure("p95_ms", waits[int(len(waits) * 0.95)], "ms", at_most=1_000, beside=beside),
     ]
 
 
 def backlog() -> list[Figure]:
     """Claims over a small and a big journal, and for two minutes under a snapshot that somebody holds open."""
     _grow_journal(BACKLOG_SMALL)
-    small = _claim_ms(BACKLOG_ROUNDS)
+    small, small_rate = _claim_ms(BACKLOG_ROUNDS), _null_rate()
     _grow_journal(BACKLOG_LARGE)
-    large = _claim_ms(BACKLOG_ROUNDS)
+    large, large_rate = _claim_ms(BACKLOG_ROUNDS), _null_rate()
     before, under = _under_snapshot()
-    big, held = {"ms_10k": small, "ms_10m": large}, {"ms_before": before, "ms_under": under}
+    big = {"ms_10k": small, "ms_10m": large, "publish_per_s_10k": small_rate, "publish_per_s_10m": large_rate}
+    held = {"ms_before": before, "ms_under": under}
     return [
         Figure("claim_ratio_10m_to_10k", large / small, "ratio", at_most=1.2, beside=big),
+        Figure("publish_ratio_10m_to_10k", large_rate / small_rate, "ratio", at_least=0.8, beside=big),
         Figure("claim_ratio_held_snapshot", under / before, "ratio", at_most=1.2, beside=held),
     ]
 
@@ -103,8 +124,11 @@ class _Noting:
     def __init__(self, sink: EventStore, acknowledged: dict[UUID, float]) -> None:
         self.name, self._sink, self._acknowledged = sink.name, sink, acknowledged
 
-    def deliver(self, batch):  # type: ignore[no-untyped-def]  # as Sink
-        receipts = self._sink.deliver(batch)
+    def abort(self) -> None:
+        self._sink.abort()
+
+    def deliver(self, batch: Sequence[Outgoing], until: float) -> Receipts:
+        receipts = self._sink.deliver(batch, until)
         at = time.perf_counter()
         self._acknowledged.update({event.event_id: at for event in batch})
         return receipts
@@ -169,8 +193,10 @@ def _drain_rate(publisher: Publisher, events: int) -> float:
     Destination.objects.get_or_create(name=publisher.sink.name)
     began = time.perf_counter()
     done = publisher.drain()
+    took = time.perf_counter() - began
+    publisher.close()
     assert done == events, f"{done} of {events} events were published"
-    return done / (time.perf_counter() - began)
+    return done / took
 
 
 def _copy_rate() -> float:
@@ -198,28 +224,64 @@ def _write_steadily() -> dict[UUID, float]:
     return committed
 
 
+def _claim_and_update_rate() -> float:
+    """The limit: a plain table as a queue, a batch claimed with SKIP LOCKED and marked as done in one statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE bench_queue AS SELECT n AS id, false AS done, repeat('x', 600) AS body"
+            " FROM generate_series(1, %s) n",
+            [QUEUE_ROWS],
+        )
+        cursor.execute("CREATE INDEX ON bench_queue (id) WHERE NOT done")
+        cursor.execute("ANALYZE bench_queue")
+        began, done = time.perf_counter(), 0
+        while done < QUEUE_ROWS:
+            cursor.execute(
+                """UPDATE bench_queue SET done = true WHERE id IN (
+                       SELECT id FROM bench_queue WHERE NOT done ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED
+                   ) RETURNING body""",
+                [QUEUE_BATCH],
+            )
+            done += len(cursor.fetchall())
+        rate = QUEUE_ROWS / (time.perf_counter() - began)
+        cursor.execute("DROP TABLE bench_queue")
+    return rate
+
+
+def _null_rate() -> float:
+    _fill(STORE_EVENTS)
+    return _drain_rate(Publisher(NullSink()), STORE_EVENTS)
+
+
 def _grow_journal(rows: int) -> None:
     """Published events of many runs, made inside the database: their content does not matter, their number does."""
-    missing = rows - Event.objects.count()
-    runs = missing // 1_000
-    first = partitions.floor(now() - timedelta(minutes=1)).int
+    missing = (rows - Event.objects.count()) // BACKLOG_EVENTS_PER_RUN
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit = off")
-        for number in range(runs):
-            run = UUID(int=first + number)
+        while missing > 0:
+            runs = _older_runs(min(missing, BACKLOG_RUNS_PER_STATEMENT))
             cursor.execute(
                 """INSERT INTO outbox_event (event_id, run_id, sequence, type, occurred_at, envelope)
-                   SELECT gen_random_uuid(), %s, n, 'bench', now(), repeat('x', 100) FROM generate_series(1, 1000) n""",
-                [run],
+                   SELECT gen_random_uuid(), r, n, 'bench', now(), repeat('x', 100)
+                   FROM unnest(%s::uuid[]) r CROSS JOIN generate_series(1, %s) n""",
+                [runs, BACKLOG_EVENTS_PER_RUN],
             )
             cursor.execute(
                 """INSERT INTO outbox_stream (run_id, project, head, published, attempts, last_error)
-                   VALUES (%s, %s, 1000, 1000, 0, '')""",
-                [run, PROJECT],
+                   SELECT r, %s, %s, %s, 0, '' FROM unnest(%s::uuid[]) r""",
+                [PROJECT, BACKLOG_EVENTS_PER_RUN, BACKLOG_EVENTS_PER_RUN, runs],
             )
+            missing -= len(runs)
         cursor.execute("SET synchronous_commit = on")
         cursor.execute("ANALYZE outbox_event")
         cursor.execute("VACUUM ANALYZE outbox_stream")
+        cursor.execute("CHECKPOINT")  # what was written for the scene is not to be paid for by what is measured
+
+
+def _older_runs(count: int) -> list[UUID]:
+    """Ids of runs that began a minute ago."""
+    first = partitions.floor(now() - timedelta(minutes=1)).int
+    return [UUID(int=first + (new_id().int & ((1 << partitions.TIMESTAMP_SHIFT) - 1))) for _ in range(count)]
 
 
 def _claim_ms(rounds: int) -> float:

@@ -51,7 +51,8 @@ class Command(BaseCommand):
     def _table(self, figures: list[Figure]) -> None:
         self.stdout.write(f"on {json.dumps(machine())}")
         for figure in figures:
-            beside = "  ".join(f"{peer}: {value:.1f}" for peer, value in figure.beside.items())
+            measured = [f"{peer}: {value:.1f}" for peer, value in figure.beside.items()]
+            beside = "  ".join([*measured, *(f"{peer}: absent, {why}" for peer, why in figure.absent.items())])
             verdict = "ok" if figure.ok else "BELOW"
             self.stdout.write(
                 f"{figure.name:<32}{figure.value:>12.1f} {figure.unit:<10}{figure.bar:<12}{verdict:<7}{beside}"
