@@ -140,7 +140,7 @@ class Publisher:
         if not lanes:
             return 0
         self._read(lanes)
-        until = began + min(LEASE_SECONDS - SEND_BUDGET_SECONDS, ROUND_SECONDS)
+        until = min(began + LEASE_SECONDS - SEND_BUDGET_SECONDS, time.monotonic() + ROUND_SECONDS)
         failure = self._send(lanes, until)
         done = self._advance(token, lanes)
         self._note(failure, any(lane.moved for lane in lanes))

@@ -314,6 +314,16 @@ def test_a_slow_store_keeps_no_fresh_event_waiting_for_the_whole_backlog(store, 
     assert (pending(), store.order_breaks()) == (0, [])
 
 
+def test_a_slow_database_does_not_use_up_the_time_for_sending(store, publisher, monkeypatch):
+    """A round whose read took longer than a round's time would otherwise send nothing, for ever."""
+    monkeypatch.setattr("outbox.publisher.ROUND_SECONDS", 0.3)
+    write(new_id(), "a")
+    read = publisher._read
+    monkeypatch.setattr(publisher, "_read", lambda lanes: (time.sleep(0.5), read(lanes)))
+    publisher.pass_once()
+    assert pending() == 0
+
+
 def test_texts_of_a_hostile_store_are_kept_short_and_storable(store, publisher):
     write(new_id(), "a")
     error = json.dumps({"error": "\x00" + "é" * 10_000 + "\ud800"})
