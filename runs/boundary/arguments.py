@@ -29,6 +29,7 @@ SCHEMA_CHARACTERS_MAX = 256 * 1024  # a registered schema is smaller; see `mcp_t
 ARGUMENTS_CHARACTERS_MAX = 4 * 1024 * 1024
 STEPS_MAX = 50_000  # keywords evaluated for one call, about 25 µs each; references that double per level need 2^n
 PATTERNS_MAX = 512  # compiled patterns kept
+SCHEMAS_MAX = 256  # checked schemas kept, with their texts
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
@@ -46,27 +47,48 @@ def validate_arguments(schema: Mapping[str, Any], arguments: Any) -> list[str]:
     A schema that cannot be used (broken, too large, pointing outside itself) is an error too: nothing is let through
     unchecked.
     """
-    if problem := _too_large(schema, SCHEMA_CHARACTERS_MAX, "schema"):
+    text, problem = _written(schema, SCHEMA_CHARACTERS_MAX, "schema")
+    if not problem:
+        _, problem = _written(arguments, ARGUMENTS_CHARACTERS_MAX, "arguments")
+    if not problem:
+        problem = _unusable(text)
+    if problem:
         return [problem]
-    if problem := _too_large(arguments, ARGUMENTS_CHARACTERS_MAX, "arguments"):
-        return [problem]
-    return _checked(schema, lambda validator: _sentences(validator.iter_errors(arguments)))
+    return _sentence_of(lambda: _sentences(_validator(text).iter_errors(arguments)))
 
 
 def schema_problems(schema: Mapping[str, Any]) -> list[str]:
     """What makes this schema unusable; asked once, when a tool is registered."""
-    if problem := _too_large(schema, SCHEMA_CHARACTERS_MAX, "schema"):
-        return [problem]
-    return _checked(schema, lambda _: [])
+    text, problem = _written(schema, SCHEMA_CHARACTERS_MAX, "schema")
+    if not problem:
+        problem = _unusable(text)
+    return [problem] if problem else []
 
 
-def _checked(schema: Mapping[str, Any], ask: Callable[[Any], list[str]]) -> list[str]:
-    """Run one question against the schema, turning every way in which a schema can misbehave into a sentence."""
+@lru_cache(maxsize=SCHEMAS_MAX)
+def _unusable(text: str) -> str:
+    """What is wrong with a schema itself, if anything is; the answer does not depend on the arguments."""
+    problems = _sentence_of(lambda: _checked(text))
+    return problems[0] if problems else ""
+
+
+def _checked(text: str) -> list[str]:
+    schema = json.loads(text)
+    _DIALECTS.get(_dialect(schema), _DIALECTS[""]).check_schema(schema)
+    return []
+
+
+@lru_cache(maxsize=SCHEMAS_MAX)
+def _validator(text: str) -> Any:
+    schema = json.loads(text)
+    return _DIALECTS.get(_dialect(schema), _DIALECTS[""])(schema, registry=Registry())
+
+
+def _sentence_of(ask: Callable[[], list[str]]) -> list[str]:
+    """Ask one question of a schema, turning every way in which it can misbehave into a sentence."""
     _steps_left.set(STEPS_MAX)
-    kind = _DIALECTS.get(_dialect(schema), _DIALECTS[""])
     try:
-        kind.check_schema(schema)
-        return ask(kind(schema, registry=Registry()))
+        return ask()
     except SchemaError as error:
         return [_cut(f"the tool's schema is not valid JSON Schema: {error.message}")]
     except Unresolvable as error:
@@ -79,12 +101,15 @@ def _checked(schema: Mapping[str, Any], ask: Callable[[Any], list[str]]) -> list
         return [_cut(f"the tool's schema cannot be used: {type(error).__name__}")]
 
 
-def _too_large(value: Any, characters_max: int, what: str) -> str:
+def _written(value: Any, characters_max: int, what: str) -> tuple[str, str]:
+    """The value as JSON, or what keeps it from being that."""
     try:
-        size = len(json.dumps(value, allow_nan=False))
+        text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        return _cut(f"the {what} cannot be written as JSON: {error}")
-    return f"the {what} has {size} characters; at most {characters_max} are allowed" if size > characters_max else ""
+        return "", _cut(f"the {what} cannot be written as JSON: {error}")
+    if len(text) > characters_max:
+        return "", f"the {what} has {len(text)} characters; at most {characters_max} are allowed"
+    return text, ""
 
 
 def _dialect(schema: Mapping[str, Any]) -> str:

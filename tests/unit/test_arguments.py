@@ -83,16 +83,16 @@ def test_what_does_not_fit(schema: dict[str, Any], arguments: Any, why: str) -> 
     ],
 )
 def test_a_hostile_schema_is_refused_quickly(schema: dict[str, Any], arguments: Any, why: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert why in validate_arguments(schema, arguments)[0]
-    assert time.monotonic() - started < SECONDS_MAX
+    assert time.process_time() - started < SECONDS_MAX
 
 
 def test_many_different_items_take_little_time() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     items = [{"x": number} for number in range(20_000)]
     assert validate_arguments(properties(a={"uniqueItems": True}), {"a": items}) == []
-    assert time.monotonic() - started < SECONDS_MAX
+    assert time.process_time() - started < SECONDS_MAX
 
 
 def test_errors_are_few_short_and_on_one_line() -> None:
