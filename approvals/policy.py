@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 
 from approvals import predicates
@@ -19,7 +19,7 @@ from approvals.models import DEADLINE_DAYS_MAX, QUORUM_MAX, Policy
 from approvals.predicates import Condition
 from kernel_project.primitives.canonical import canonical_json, parse_json
 from kernel_project.primitives.errors import Invalid
-from kernel_project.primitives.sql import load
+from kernel_project.primitives.sql import rows
 
 HERE = Path(__file__).parent
 POLICIES_MAX = 1_000  # rules in force per project
@@ -81,9 +81,8 @@ def among(rules: Sequence[Policy], call: Call) -> PolicyResult:
 
 def in_force(project: str) -> list[Policy]:
     """The rules, the latest first; one more than POLICIES_MAX at most. For reading, never for saving."""
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "rules_in_force"), {"project": project, "limit": POLICIES_MAX + 1})
-        found = [json.loads(text) for (text,) in cursor.fetchall()]
+    asked = {"project": project, "limit": POLICIES_MAX + 1}
+    found = [json.loads(text) for (text,) in rows(HERE, "rules_in_force", asked)]
     return [Policy(**facts | {"id": UUID(facts["id"])}) for facts in found]
 
 

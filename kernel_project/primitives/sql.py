@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
 from psycopg import Cursor
+from psycopg.sql import SQL, Composable
 
 
 @cache
@@ -18,17 +19,19 @@ def load(folder: Path, name: str) -> str:
     return (folder / "sql" / f"{name}.sql").read_text()
 
 
-def rows(folder: Path, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def rows(folder: Path, name: str, values: Mapping[str, Any], **parts: Composable) -> list[tuple[Any, ...]]:
     """The rows of a statement that is run again and again: the database plans it once per connection.
 
     The values travel beside the text (Django's own cursors write them into it), so each must have a type that shows
-    from where it stands; a cast says it where it does not. DATABASE_PREPARED_STATEMENTS=false plans it each time.
+    from where it stands; a cast says it where it does not. `parts` are names that stand in the text in braces, such as
+    a list of columns. DATABASE_PREPARED_STATEMENTS=false plans the statement each time.
     """
     connection.ensure_connection()
     wrap: Callable[..., CursorWrapper] = (
         connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
     )
     with connection.wrap_database_errors, wrap(Cursor(connection.connection)) as cursor:
-        cursor.execute(load(folder, name), values)
+        text = load(folder, name)
+        cursor.execute(SQL(text).format(**parts) if parts else text, values)
         found: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
     return found

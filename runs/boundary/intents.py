@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from approvals import policy
 from approvals import services as approvals
 from approvals.contracts import PolicyResult
+from approvals.models import Policy
 from kernel_project.primitives import ids
 from kernel_project.primitives.canonical import NotCanonical, canonical_bytes, sha256_hex
 from kernel_project.primitives.clock import now
+from kernel_project.primitives.sql import rows
 from outbox import services as outbox
-from runs.boundary import artifacts, journal, twins
+from runs.boundary import artifacts, journal, twins, writing
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.binding import binding as binding
 from runs.boundary.binding import question, request
 from runs.boundary.key_arguments import with_key
 from runs.boundary.sandbox import drivers
-from runs.models import Artifact, Kind, Operation, Run, Tool
+from runs.models import Kind, Operation, Run, Tool
 
+HERE = Path(__file__).parent.parent
 STATE = Operation.State
 CALL_LABEL_CHARS_MAX = 200  # of the provider's id, which is shown and never trusted
 NAME_CHARS_MAX = 255
@@ -76,9 +80,12 @@ def propose(run: Run, drafts: Sequence[Draft]) -> None:
     twins.lock_keys({one.operation.unique_key for one in drafts} - {""})
     for one in drafts:
         _find_twin(one.operation, drafts)
-    answers = {one.operation.id: _ask_policy(one) for one in drafts}
-    artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [one.arguments for one in drafts])
-    operations = Operation.objects.bulk_create([one.operation for one in drafts])
+    rules = policy.in_force(run.project_id)
+    answers = {one.operation.id: _ask_policy(one, rules) for one in drafts}
+    operations = [one.operation for one in drafts]
+    bodies, written = artifacts.claims(one.arguments for one in drafts), writing.as_json(operations)
+    values = {"run_id": run.id, "bodies": bodies, "operations": written}
+    rows(HERE, "propose", values, columns=writing.columns())
     refused = [one for one in operations if one.state in (STATE.BLOCKED, STATE.DENIED)]
     outbox.append([journal.blocked(operation) for operation in refused])
     for one in drafts:
@@ -94,11 +101,11 @@ def _find_twin(operation: Operation, drafts: Sequence[Draft]) -> None:
     operation.twin_id = same[0] if same else twins.earlier(operation)
 
 
-def _ask_policy(one: Draft) -> PolicyResult | None:
+def _ask_policy(one: Draft, rules: Sequence[Policy]) -> PolicyResult | None:
     operation = one.operation
     if operation.state == STATE.BLOCKED:
         return None
-    answer = policy.decide(question(operation, one.arguments.data))
+    answer = policy.among(rules, question(operation, one.arguments.data))
     if operation.twin_id and answer.answer == "allow" and one.on_twin == "approve":
         answer = replace(answer, answer="require")
     operation.policy, operation.policy_answer = answer.policy, answer.answer

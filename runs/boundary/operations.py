@@ -21,7 +21,7 @@ from kernel_project.primitives.canonical import parse_json
 from kernel_project.primitives.sql import rows
 from outbox import services as outbox
 from outbox.contracts import NewEvent
-from runs.boundary import artifacts, faults, gate, journal, twins, workspaces
+from runs.boundary import artifacts, faults, gate, journal, twins, workspaces, writing
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent
 from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
 from runs.boundary.loading import operation_with_arguments
@@ -87,16 +87,35 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
             return Settled(operation.id, operation.state)
 
 
-def dispatch_written(
-    operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *before: NewEvent
+def open_model_call(
+    operation: Operation, described: artifacts.Staged, heartbeat: Callable[..., None], *before: NewEvent
 ) -> Dispatch | None:
-    """Dispatch a model call that the caller has just written, joining its transaction; `before` is told before it.
+    """Take the run's next turn and let its model call go, whose row is not written yet: all in one statement.
 
-    None: the run was asked to stop. Calls of tools go through `dispatch`, which asks policy and approvals.
+    `before` is told before the call. None: the run was asked to stop. Raises IntegrityError when another delivery has
+    written the call. Calls of tools go through `dispatch`, which asks policy and approvals.
     """
     assert operation.kind == Kind.MODEL
     assert operation.policy_answer == "allow"
-    return _permission(operation, arguments, heartbeat) if _begin(operation, *before) else None
+    operation.state, operation.attempt = STATE.DISPATCHED, 1
+    events = [*before, journal.started(operation)]
+    found = rows(
+        HERE,
+        "open_model_call",
+        {
+            "run_id": operation.run_id,
+            "turn": operation.turn,
+            "bodies": artifacts.claims([described]),
+            "operation": writing.as_json([operation]),
+            "timeout_seconds": timeout_seconds(operation),
+            "events": outbox.given(events),
+        },
+        columns=writing.columns(),
+    )
+    if not found:
+        return None
+    _begun(operation, events, found)
+    return _permission(operation, described.data, heartbeat)
 
 
 def interrupted(operation_id: UUID) -> Unclear | None:
@@ -200,10 +219,15 @@ def _begin(operation: Operation, *before: NewEvent) -> bool:
     if not found:
         operation.attempt -= 1
         return False
+    _begun(operation, events, found)
+    return True
+
+
+def _begun(operation: Operation, events: Sequence[NewEvent], found: Sequence[tuple[Any, ...]]) -> None:
+    """Take over what the database wrote."""
     outbox.verify(events, [told for *_, told in found])
     operation.dispatched_at, operation.first_dispatched_at, operation.deadline_at, _ = found[0]
     operation.state, operation.sending_at = STATE.DISPATCHED, None
-    return True
 
 
 def timeout_seconds(operation: Operation) -> float:

@@ -13,9 +13,8 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models.functions import Now
 
 from approvals import selectors as approvals
-from kernel_project.primitives import ids
+from kernel_project.primitives import ids, sql
 from kernel_project.primitives.canonical import canonical_json, parse_json, sha256_hex
-from kernel_project.primitives.sql import load
 from outbox import services as outbox
 from outbox.contracts import NewEvent
 from runs.boundary import artifacts, compensation, intents, operations, workspaces
@@ -28,7 +27,7 @@ from runs.boundary.models.errors import ModelError
 from runs.boundary.operations import Unclear
 from runs.loop import transcripts
 from runs.loop.contracts import ThinkInput, Thought, Ticket
-from runs.models import Artifact, Kind, News, Operation, Run, Tool
+from runs.models import Kind, News, Operation, Run, Tool
 
 HERE = Path(__file__).parent.parent  # the app: its SQL is there
 DELIVERIES_MAX = 20  # dispatches of one model call over crashes and retries; then the call has failed
@@ -138,12 +137,7 @@ def _begin_turn(
     operation = _model_operation(run, asked, described)
     begun = [_started(run)] if run.state == Run.State.STARTING else []
     try:
-        with transaction.atomic():
-            if not _take_turn(run.id, asked.turn):
-                return None
-            artifacts.claim(run.id, Artifact.Kind.ARGUMENTS, [described])
-            operation.save(force_insert=True)
-            return operations.dispatch_written(operation, described.data, heartbeat, *begun, *_turn_events(run, asked))
+        return operations.open_model_call(operation, described, heartbeat, *begun, *_turn_events(run, asked))
     except IntegrityError:  # another delivery of this turn was faster by a moment
         return _go_on(asked, heartbeat)
 
@@ -151,7 +145,7 @@ def _begin_turn(
 def _take_turn(run_id: UUID, turn: int) -> bool:
     """Lock the run for its next turn; false if it is not to go on."""
     with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "begin_turn"), {"run_id": run_id, "turn": turn})
+        cursor.execute(sql.load(HERE, "begin_turn"), {"run_id": run_id, "turn": turn})
         return int(cursor.rowcount) == 1
 
 
@@ -278,9 +272,8 @@ def close_turn(asked: ThinkInput, question: Question, answer: ModelAnswer) -> Th
 
 def _is_stopped(run_id: UUID) -> bool:
     """Whether a cancel was committed; one that comes now waits for this transaction, and finds the new calls."""
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "hold_run"), {"run_id": run_id})
-        return bool(cursor.fetchone()[0])
+    ((is_to_stop,),) = sql.rows(HERE, "hold_run", {"run_id": run_id})
+    return bool(is_to_stop)
 
 
 def _wanted(asked: ThinkInput, answer: ModelAnswer) -> list[Wanted]:
