@@ -13,7 +13,7 @@ import httpx2
 from django.conf import settings
 
 from kernel_project.demo import stage
-from kernel_project.devstack.api_client import Client, Json, NotAsPromised
+from kernel_project.devstack.api_client import Client, Json, NotAsPromised, printed_key
 from kernel_project.devstack.layout import PROJECT_ROOT, Layout
 from kernel_project.devstack.stack import ALL, Stack
 
@@ -174,8 +174,7 @@ class Demo:
         for scope in scopes:
             words += ["--scope", scope]
         printed = stage.manage(*words, *(["--user", user] if user else []))
-        key = next(word for word in printed.split() if word.startswith("ak_"))
-        return Client(self.stack.layout.web_url, key)
+        return Client(self.stack.layout.web_url, printed_key(printed))
 
     def _application(self) -> Client:
         return self._key("application", "runs:start", "runs:read", "operations:read", "lag:read")

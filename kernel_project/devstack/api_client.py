@@ -17,10 +17,16 @@ class NotAsPromised(Exception):
     """Something is not as it should be; the message says what."""
 
 
+def printed_key(output: str) -> str:
+    """The key in what `manage.py create_api_key` printed."""
+    return next(word for word in output.split() if word.startswith("ak_"))
+
+
 class Client:
     """One API key at one address."""
 
     def __init__(self, url: str, key: str) -> None:
+        self._url = url
         self._http = httpx2.Client(
             base_url=f"{url}/api/v1",
             headers={"Authorization": f"Bearer {key}"},
@@ -37,12 +43,15 @@ class Client:
     def items(self, path: str, **query: str) -> list[Json]:
         """All pages of a list."""
         found: list[Json] = []
-        cursor = ""
+        place: dict[str, str] = {}
         while True:
-            page = self.get(path, **query, **({"cursor": cursor} if cursor else {}))
+            page = self.get(path, **query, **place)
             found += page["items"]
-            cursor = page.get("next_cursor") or ""
-            if not cursor:
+            if page.get("next"):
+                place = {"cursor": page["next"]}
+            elif page.get("next_after") is not None:
+                place = {"after": str(page["next_after"])}
+            else:
                 return found
 
     def until(self, what: str, look: Callable[[], Any], seconds: float) -> Any:
@@ -55,9 +64,17 @@ class Client:
                 raise NotAsPromised(f"{what}: not within {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
 
-    def status(self, path: str, body: Json) -> int:
-        """The HTTP status of a POST, whatever it is."""
-        return self._http.post(path, json=body).status_code
+    def refusal(self, path: str, body: Json, key: str) -> tuple[int, str]:
+        """The HTTP status of a POST, whatever it is, and when to try again."""
+        answer = self._http.post(path, json=body, headers={"Idempotency-Key": key})
+        return answer.status_code, answer.headers.get("Retry-After", "")
+
+    def is_ready(self) -> bool:
+        """What /readyz says; an answer that does not come in time is no yes."""
+        try:
+            return self._http.get(f"{self._url}/readyz").is_success
+        except httpx2.TimeoutException:
+            return False
 
     @staticmethod
     def _read(answer: httpx2.Response) -> Any:

@@ -10,59 +10,39 @@ from typing import Any
 import httpx2
 import yaml
 
-from kernel_project.devstack.api_client import Client, Json, NotAsPromised
+from kernel_project.devstack.api_client import Client, Json, NotAsPromised, printed_key
 from kernel_project.devstack.stack import Stack
-from kernel_project.drill.tools import LEDGER_VARIABLE
+from kernel_project.drill.ledger_process import LedgerProcess
 
 PROJECT = "drill"
 END_SECONDS_MAX = 90.0
 ENDED = ("completed", "failed", "cancelled")
-TOOLS = ("look", "pay", "pay_and_lose", "ask_first")
 SCOPES = (
     "runs:start", "runs:read", "runs:cancel", "operations:read", "operations:reconcile", "approvals:read",
     "approvals:decide", "lag:read",
 )  # fmt: skip
 
 
-def environment(var: Path) -> dict[str, str]:
-    """What the stack's processes need to know of the drill."""
-    return {
-        "KERNEL_SCRIPTS": str(var / "drill"),
-        "KERNEL_TOOL_MODULES": "kernel_project.drill.tools",
-        LEDGER_VARIABLE: str(var / "drill" / "ledger"),
-    }
-
-
 class Scene:
-    """The running stack as the drill sees it: through the API, the ledger and the event store's own answers."""
+    """The running stack as the drill sees it: through the API, and the event store's own answers.
 
-    def __init__(self, stack: Stack, agents: Mapping[str, Sequence[Json]], policies: Sequence[Json]) -> None:
+    `file` is what `load_agents` reads, without its project; `scripts` are the turns of the models that it names, and
+    `folder` is where the worker looks for them.
+    """
+
+    def __init__(
+        self, stack: Stack, folder: Path, ledger: LedgerProcess, file: Json, scripts: Mapping[str, Sequence[Json]]
+    ) -> None:
         self.stack = stack
-        self.folder = stack.layout.var / "drill"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._register(agents, policies)
-        words = ["create_api_key", "--project", PROJECT, "--name", "drill", "--user", "admin"]
-        printed = self.manage(*words, *(word for scope in SCOPES for word in ("--scope", scope)))
-        key = next(word for word in printed.split() if word.startswith("ak_"))
-        self.client = Client(stack.layout.web_url, key)
-
-    def _register(self, agents: Mapping[str, Sequence[Json]], policies: Sequence[Json]) -> None:
-        for name, turns in agents.items():
-            (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(list(turns)))
-        file = {
-            "project": PROJECT,
-            "tools": [
-                *({"kind": "python", "module": "kernel_project.drill.tools", "function": name} for name in TOOLS),
-                COUNT,
-            ],
-            "policies": list(policies),
-            "agents": [
-                {"name": name, "model": f"scripted:{name}.yaml", "tools": [*TOOLS, "count_slowly"]} for name in agents
-            ],
-        }
-        path = self.folder / "project.yaml"
-        path.write_text(yaml.safe_dump(file))
+        self.ledger = ledger
+        for name, turns in scripts.items():
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(list(turns)))
+        path = folder / "project-file.yaml"
+        path.write_text(yaml.safe_dump({"project": PROJECT, **file}))
         self.manage("load_agents", str(path), "--by", "drill")
+        words = ["create_api_key", "--project", PROJECT, "--name", "drill", "--user", "admin"]
+        key = printed_key(self.manage(*words, *(word for scope in SCOPES for word in ("--scope", scope))))
+        self.client = Client(stack.layout.web_url, key)
 
     def manage(self, *words: str) -> str:
         done = self.stack.manage(*words)
@@ -72,8 +52,9 @@ class Scene:
 
     # acting
 
-    def start(self, agent: str) -> str:
-        run: Json = self.client.post("/runs", {"agent": agent, "input": agent})
+    def start(self, agent: str, text: str = "", key: str = "") -> str:
+        headers = {"Idempotency-Key": key} if key else {}
+        run: Json = self.client.post("/runs", {"agent": agent, "input": text or agent}, **headers)
         return str(run["id"])
 
     def end(self, run_id: str) -> Json:
@@ -93,16 +74,19 @@ class Scene:
         self.stack.extra_environment.pop("KERNEL_FAULTS", None)
         self.stack.restart("worker")
 
+    def worker_died_at(self) -> float:
+        """Wait until the armed worker is dead; the monotonic time of that."""
+        self.client.until("the worker's death", lambda: not self.stack["worker"].alive(), END_SECONDS_MAX)
+        return time.monotonic()
+
     # looking
 
-    def ledger(self, text: str) -> int:
-        """How often a call with this text was executed."""
-        path = self.folder / "ledger"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return sum(line.split()[0] == text for line in lines)
+    def booked(self, text: str) -> int:
+        """How often a call with this text was executed, as its other side has counted."""
+        return self.ledger.counts()[text]
 
-    def wait_for_ledger(self, text: str) -> None:
-        self.client.until(f"the call {text}", lambda: self.ledger(text), END_SECONDS_MAX)
+    def wait_for_booking(self, text: str) -> None:
+        self.client.until(f"the call {text}", lambda: self.booked(text), END_SECONDS_MAX)
 
     def events(self, run_id: str) -> list[Json]:
         return self.client.items(f"/runs/{run_id}/events")
@@ -140,18 +124,6 @@ class Scene:
         token = self.stack.environment()["TEMPORALITY_TOKEN"]
         url = f"{self.stack.layout.temporality_url}/v1/observations/events"
         return httpx2.request(method, url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, **request)
-
-
-COUNT: Json = {
-    "kind": "sandbox",
-    "name": "count_slowly",
-    "description": "Count for a while in the sandbox.",
-    "effect": "read",
-    "replay_safe": True,
-    "timeout_seconds": 60,
-    "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
-    "configuration": {"argv": ["/bin/sh", "-c", "echo began >> began; sleep 6; echo counted"]},
-}
 
 
 def pause(seconds: float) -> None:

@@ -15,7 +15,7 @@ DRILL_SECONDS_MAX = 240
 
 def drill(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "manage.py", "drill", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DRILL_SECONDS_MAX, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * DRILL_SECONDS_MAX, check=False)
 
 
 @pytest.mark.timeout(DRILL_SECONDS_MAX + 20)
@@ -25,6 +25,29 @@ def test_a_killed_worker_and_a_lost_event_store_are_survived():
     rows = json.loads(done.stdout)["rows"]
     assert [(row["row"], row["held"]) for row in rows] == [("F8", True), ("F9", True)]
     assert all(row["asked"] and row["observed"] and row["seconds"] > 0 for row in rows)
+
+
+@pytest.mark.timeout(2 * DRILL_SECONDS_MAX + 20)
+def test_a_small_crash_matrix_holds_by_process_and_by_worker_where_the_baseline_pays_twice():
+    cells = ("--adapter", "opaque", "--adapter", "keyed", "--point", "after_effect")
+    done = drill("--crash-matrix", "--kills", "2", "--worker-kills", "1", "--json", *cells)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    report = json.loads(done.stdout)
+    rows = {(row["adapter"], row["carried_by"]): row for row in report["matrix"]}
+    assert {key: row["kills"] for key, row in rows.items()} == {
+        ("opaque", "process"): 2, ("keyed", "process"): 2, ("opaque", "worker"): 1, ("keyed", "worker"): 1,
+    }  # fmt: skip
+    for row in rows.values():
+        assert (row["repeated_effects"], row["lost_events"], row["unaccounted"], row["broken"]) == (0, 0, 0, [])
+        assert row["uncertain"] == (row["kills"] if row["adapter"] == "opaque" else 0)
+    paid_twice = {row["fault_point"]: row["repeated_effects"] for row in report["baseline"]}
+    assert paid_twice == {"before_the_effect": 0, "after_the_effect": 2}
+
+
+def test_the_crash_matrix_wants_a_sensible_number_of_kills():
+    done = drill("--crash-matrix", "--kills", "0")
+    assert done.returncode != 0
+    assert "1 to 1000" in done.stderr
 
 
 def test_an_unknown_row_is_an_error_that_names_the_known_ones():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from pathlib import Path
+import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+KILLS_MAX = 1_000
 
 
 class Command(BaseCommand):
@@ -17,38 +18,60 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("rows", nargs="*", metavar="ROW", help="F1 … F12; default: all")
         parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+        matrix = parser.add_argument_group("the crash matrix, in place of the rows")
+        matrix.add_argument("--crash-matrix", action="store_true", help="kill at every fault point; see docs")
+        matrix.add_argument("--kills", type=int, default=10, help="for each fault point and kind of adapter")
+        matrix.add_argument("--worker-kills", type=int, default=1, help="the same, of the real worker; 0: none")
+        matrix.add_argument("--point", action="append", default=[], help="only this fault point; may be repeated")
+        matrix.add_argument("--adapter", action="append", default=[], help="only this kind; may be repeated")
+        matrix.add_argument(
+            "--running", action="store_true", help="on the database of the environment, which keeps the rows"
+        )
 
-    def handle(self, *, rows: list[str], **options: Any) -> None:
-        from kernel_project.devstack.stack import running
+    def handle(self, *, rows: list[str], crash_matrix: bool, **options: Any) -> None:
+        if crash_matrix:
+            self._matrix(**options)
+        else:
+            self._rows(rows, **options)
+
+    def _rows(self, names: list[str], **options: Any) -> None:
         from kernel_project.drill import rows as table
-        from kernel_project.drill.scene import Scene, environment
 
-        names = [row.name for row in table.ROWS]
-        if unknown := sorted(set(rows) - set(names)):
-            raise CommandError(f"there is no row {unknown[0]!r}; there are {', '.join(names)}")
-        chosen = [row for row in table.ROWS if not rows or row.name in rows]
+        known = [row.name for row in table.ROWS]
+        if unknown := sorted(set(names) - set(known)):
+            raise CommandError(f"there is no row {unknown[0]!r}; there are {', '.join(known)}")
         report = []
-        with running() as stack:
-            stack.extra_environment.update(environment(Path(stack.layout.var)))
-            stack.restart("web")
-            stack.restart("worker")
-            scene = Scene(stack, table.AGENTS, table.POLICIES)
-            for row in chosen:
-                began = time.monotonic()
-                held, seen = table.observe(row, scene)
-                seconds = round(time.monotonic() - began, 1)
-                report.append(
-                    {"row": row.name, "held": held, "asked": row.asked, "observed": "; ".join(seen), "seconds": seconds}
-                )
-                if not options["json"]:
-                    self._tell(row.name, row.asked, seen, held=held, seconds=seconds)
+        for told in table.play([row for row in table.ROWS if not names or row.name in names]):
+            report.append(told)
+            if not options["json"]:
+                self._tell(told)
         if options["json"]:
-            self.stdout.write(json.dumps({"rows": report}))
-        if broken := [entry["row"] for entry in report if not entry["held"]]:
-            raise CommandError(f"broken: {', '.join(map(str, broken))}")
+            self.stdout.write(json.dumps({"rows": [told.as_json() for told in report]}))
+        if broken := [told.row for told in report if not told.held]:
+            raise CommandError(f"broken: {', '.join(broken)}")
 
-    def _tell(self, name: str, asked: str, seen: list[str], *, held: bool, seconds: float) -> None:
-        self.stdout.write(f"{name:<4}{'held' if held else 'BROKEN':<8}{asked} ({seconds} s)")
-        for line in seen:
+    def _tell(self, told: Any) -> None:
+        self.stdout.write(f"{told.row:<4}{'held' if told.held else 'BROKEN':<8}{told.asked} ({told.seconds} s)")
+        for line in told.seen:
             self.stdout.write(f"            {line}")
         self.stdout.flush()
+
+    def _matrix(self, **options: Any) -> None:
+        from kernel_project.drill import crash
+
+        kills, points, adapters = options["kills"], options["point"], options["adapter"]
+        if not 1 <= kills <= KILLS_MAX:
+            raise CommandError(f"--kills must be 1 to {KILLS_MAX}")
+
+        def say(line: str) -> None:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+        if options["running"]:
+            report = crash.on_this_stack(kills, say, points, adapters)
+        else:
+            words = [*(f"--point={name}" for name in points), *(f"--adapter={name}" for name in adapters)]
+            report = crash.on_own_stacks(kills, options["worker_kills"], words, say)
+        self.stdout.write(json.dumps(report) if options["json"] else crash.text(report))
+        if wrong := crash.problems(report):
+            raise CommandError("not as promised: " + "; ".join(wrong))

@@ -1,0 +1,166 @@
+"""Rows about calls that go wrong: F1 models, F2 tools, F3 sandboxes, F8 a crash after the write."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernel_project.devstack.api_client import Json
+from kernel_project.drill.project import CANARY
+from kernel_project.drill.scene import END_SECONDS_MAX, PROJECT, Scene, pause
+from runs.loop.agent_loop import MODEL_ATTEMPTS_MAX, TURNS_LOST_MAX
+
+Seen = Iterator[tuple[str, bool]]
+
+UNCERTAIN_SECONDS_MAX = 30.0  # from the worker's death to `uncertain` in the queue: a promise of the kernel's
+CANCEL_SECONDS_MAX = 2.0  # from a cancel to the end of a running command: likewise
+QUIET_SECONDS = 3.0  # a command that writes ten times a second is dead if it has not written for so long
+POST_MORTEM = {"verdict": "occurred", "note": "seen in the ledger"}
+
+
+def f1(scene: Scene) -> Seen:
+    run = scene.start("f1", f"tell nobody: {CANARY}")
+    ended, types = scene.end(run), scene.types(run)
+    yield f"the run {ended['state']} after two rate limits", ended["state"] == "completed"
+    starts, failures = types.count("model.started"), types.count("model.failed")
+    yield f"{starts} started, {failures} failed, told in order", (starts, failures) == (3, 2) and _paired(types)
+    told = [event for event in scene.events(run) if event["type"].startswith("model.")]
+    yield "each names provider and model", all(_names_its_model(event) for event in told)
+    yield "the prompt is in no event", CANARY not in json.dumps(told)
+    hopeless = scene.start("f1-hopeless")
+    ended, types = scene.end(hopeless), scene.types(hopeless)
+    asked, bound = types.count("model.started"), MODEL_ATTEMPTS_MAX * TURNS_LOST_MAX
+    yield (
+        f"a provider that never answers is asked {asked} times; the run {ended['state']} as {ended['failure_code']}",
+        asked == bound and ended["failure_code"] == "model_overloaded",
+    )
+
+
+def _paired(types: list[str]) -> bool:
+    """Each start of a model call has its end before the next one."""
+    calls = [name for name in types if name.startswith("model.")]
+    return all(
+        start == "model.started" and end in ("model.failed", "model.completed")
+        for start, end in zip(calls[::2], calls[1::2], strict=True)
+    )
+
+
+def _names_its_model(event: Json) -> bool:
+    data = event["envelope"]["data"]
+    return bool(data.get("provider") and data.get("model"))
+
+
+def f2(scene: Scene) -> Seen:
+    run, text = scene.start("f2"), f"f2-{CANARY}"
+    operation = scene.until_state(run, "pay_and_lose", "uncertain")
+    yield "a write whose answer was lost is uncertain", operation["attempt"] == 1
+    yield f"executed {scene.booked(text)} time", scene.booked(text) == 1
+    failed = _failure(scene, run)
+    yield (
+        f"told as {failed['type']}, error {failed['data']['error_class']}, effect {failed['data']['effect']}",
+        failed["data"]["effect"] == "uncertain" and failed["operation_id"] == operation["id"],
+    )
+    yield "its arguments are in no event", CANARY not in json.dumps(scene.events(run))
+    pause(QUIET_SECONDS)
+    waits = scene.client.get(f"/runs/{run}")
+    yield f"nothing goes on before it is reconciled: {waits['waiting_for']}", waits["state"] == "running"
+    scene.client.post(f"/operations/{operation['id']}/reconcile", POST_MORTEM)
+    yield f"after a person's verdict the run {(ended := scene.end(run)['state'])}", ended == "completed"
+    yield f"executed {scene.booked(text)} time in the end", scene.booked(text) == 1
+    refused = scene.start("f2-refused")
+    ended, failed = scene.end(refused)["state"], _failure(scene, refused)
+    effect = failed["data"]["effect"]
+    yield f"a call that the other side rejected: effect {effect}; the run {ended}", effect == "none"
+
+
+def _failure(scene: Scene, run_id: str) -> Json:
+    """The first `tool.failed` of the run, with the id of its operation."""
+    event = next(event for event in scene.events(run_id) if event["type"] == "tool.failed")
+    return {"type": event["type"], "operation_id": event["operation_id"], "data": event["envelope"]["data"]}
+
+
+def f3(scene: Scene) -> Seen:
+    safe, once = scene.start("f3"), scene.start("f3-once")
+    began = {run: _workspace(scene, run) / "began" for run in (safe, once)}
+    scene.client.until("both commands", lambda: all(path.exists() for path in began.values()), END_SECONDS_MAX)
+    scene.stack.kill("worker")
+    scene.fresh_worker()
+    ended, operation = scene.end(safe), scene.operation(safe, "count_slowly")
+    yield f"worker killed with a replay-safe command running: the run {ended['state']}", ended["state"] == "completed"
+    yield f"a fresh sandbox, attempt {operation['attempt']}", operation["attempt"] == 2
+    yield _times(began[safe], 2)
+    told = scene.types(safe)
+    yield f"the first attempt is told as failed: {told.count('tool.failed')}", told.count("tool.failed") == 1
+    operation = scene.until_state(once, "count_once", "uncertain")
+    yield "one that is not replay-safe is uncertain", operation["attempt"] == 1
+    yield _times(began[once], 1)
+    yield from _cancelled_command(scene)
+
+
+def _times(began: Path, wanted: int) -> tuple[str, bool]:
+    count = len(began.read_text().split())
+    return f"the command began {count} times", count == wanted
+
+
+def _cancelled_command(scene: Scene) -> Seen:
+    """Cancel a run whose command writes the time ten times a second, and see when it wrote last."""
+    run = scene.start("f3-cancel")
+    ticks = _workspace(scene, run) / "ticks"
+    scene.client.until("the ticking command", ticks.exists, END_SECONDS_MAX)
+    cancelled_at = time.time()
+    scene.client.post(f"/runs/{run}/cancel", {"reason": "the drill"})
+    ended = scene.end(run)
+    pause(QUIET_SECONDS)
+    last = float(ticks.read_text().split()[-1])
+    stopped = last < time.time() - QUIET_SECONDS / 2
+    yield (
+        f"cancelled: the command wrote for {max(0.0, last - cancelled_at):.1f} s more; the run is {ended['state']}",
+        stopped and last - cancelled_at <= CANCEL_SECONDS_MAX and ended["state"] == "cancelled",
+    )
+
+
+def _workspace(scene: Scene, run_id: str) -> Path:
+    return scene.stack.layout.var / "workspaces" / PROJECT / run_id
+
+
+def f8(scene: Scene) -> Seen:
+    scene.armed_worker("after_effect:pay=kill")
+    run = scene.start("f8")
+    died_at = scene.worker_died_at()
+    yield f"killed with {scene.booked('f8')} effect done and none recorded", scene.booked("f8") == 1
+    scene.armed_worker("after_effect:pay_probed#1=kill")
+    operation = scene.until_state(run, "pay", "uncertain")
+    seconds = time.monotonic() - died_at
+    queue = [item["id"] for item in scene.client.items("/operations", state="uncertain")]
+    yield (
+        f"uncertain in the queue {seconds:.1f} s after the kill, at most {UNCERTAIN_SECONDS_MAX:.0f} s",
+        seconds <= UNCERTAIN_SECONDS_MAX and operation["id"] in queue,
+    )
+    scene.client.post(f"/operations/{operation['id']}/reconcile", POST_MORTEM)
+    yield f"after the verdict the run {(ended := scene.end(run)['state'])}", ended == "completed"
+    yield f"executed {scene.booked('f8')} time", scene.booked("f8") == 1
+    yield "the verdict is linked to the same operation and its intent", _is_linked(scene.events(run), operation["id"])
+    yield from _probed(scene)
+
+
+def _is_linked(events: list[Json], operation_id: str) -> bool:
+    """Whether the one verdict names the operation, and the event of its intent as its cause."""
+    started = {e["event_id"] for e in events if e["type"] == "tool.started" and e["operation_id"] == operation_id}
+    verdicts = [event for event in events if event["type"] == "operation.reconciled"]
+    return [e["operation_id"] for e in verdicts] == [operation_id] and all(
+        started & set(e["envelope"]["data"]["caused_by"]) for e in verdicts
+    )
+
+
+def _probed(scene: Scene) -> Seen:
+    run = scene.start("f8-probed")
+    scene.worker_died_at()
+    scene.fresh_worker()
+    ended, operation = scene.end(run), scene.operation(run, "pay_probed")
+    yield (
+        f"one that can be looked for is {operation['state']} by itself; the run {ended['state']}",
+        (operation["state"], ended["state"]) == ("succeeded", "completed"),
+    )
+    yield f"executed {scene.booked('f8-probed')} time", scene.booked("f8-probed") == 1

@@ -1,0 +1,242 @@
+"""The crash matrix: each fault point × N kills × each kind of adapter, judged by what the ledger says. Works on the
+database of the environment and leaves its rows there.
+
+For each kill one process is forked, performs one call across the real boundary, and dies by SIGKILL at the armed
+point. Then another process delivers the call again, as Temporal would.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from django.core.management import call_command
+from django.db import close_old_connections, transaction
+from django.db.models.functions import Now
+
+from approvals import services as approvals
+from approvals.contracts import Decider
+from approvals.models import Approval
+from kernel_project.devstack.api_client import NotAsPromised
+from kernel_project.drill import adapters
+from kernel_project.drill.adapters import SANDBOX_LEDGER, Cell
+from kernel_project.drill.ledger_process import LedgerProcess
+from kernel_project.drill.report import Row
+from kernel_project.drill.victims import Nursery
+from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
+from outbox import seen
+from outbox import selectors as outbox
+from outbox.models import Event, Stream
+from runs import registry
+from runs.boundary import artifacts, intents, workspaces
+from runs.boundary.intents import Wanted
+from runs.contracts import AgentDefinition
+from runs.models import Agent, AgentVersion, Artifact, Operation, Project, Run
+from runs.registry_contracts import ProjectFile
+
+PROJECT = "crash-matrix"
+VICTIMS_AT_ONCE = 3  # on two cores: one of them always waits for a disk
+KILLS_MAX = 1_000  # of one cell; all its calls are one turn of one run
+DELIVERY_SECONDS_MAX = 300.0
+PUBLISH_SECONDS = 2.0  # of the publisher, between two looks at the lag
+LOOKS_MAX = 100  # at what the event store has; each takes several hundred runs
+STARTED = ("tool.started", "model.started")
+ENDED = ("tool.completed", "tool.failed", "model.completed", "model.failed")
+STATE = Operation.State
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Death:
+    """One call as its killed process left it; `may_have_acted`: by its own mark, or by the ledger."""
+
+    operation_id: UUID
+    text: str
+    killed: bool
+    may_have_acted: bool
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """All calls of one cell, after their deaths and second deliveries."""
+
+    cell: Cell
+    run: Run
+    deaths: list[Death]
+    seconds: float
+
+
+def play(kills: int, say: Say, points: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row]:
+    """Play the cells of these points and adapters (of all, if none are named); judge them when all is delivered."""
+    assert 1 <= kills <= KILLS_MAX
+    version = _register()
+    crashed = []
+    with tempfile.TemporaryDirectory(prefix="agent-kernel-ledger-") as folder:
+        with LedgerProcess(Path(folder) / "ledger") as ledger:
+            nursery = Nursery(ledger.environment())
+            for cell in adapters.cells():
+                if cell.point in (points or adapters.POINTS) and cell.adapter.name in (names or (cell.adapter.name,)):
+                    crashed.append(_crash(nursery, ledger, version, cell, kills))
+                    say(f"{cell.tool}: {_kills(crashed[-1])} kills in {crashed[-1].seconds:.0f} s")
+        deliver()
+        return [judge(one, kills, _booked(ledger, one.run)) for one in crashed]
+
+
+def _kills(one: Crashed) -> int:
+    return sum(death.killed for death in one.deaths)
+
+
+# making the calls
+
+
+def _register() -> AgentVersion:
+    registry.register(ProjectFile.model_validate(adapters.project(PROJECT)), "drill")
+    definition = AgentDefinition(
+        model="scripted:none.yaml", tools=tuple(cell.tool for cell in adapters.cells())
+    ).canonical()
+    agent, _ = Agent.objects.get_or_create(project=Project.objects.get(slug=PROJECT), name="matrix")
+    digest = sha256_hex(canonical_bytes(definition))
+    version = AgentVersion.objects.filter(agent=agent).first()
+    return version or AgentVersion.objects.create(
+        agent=agent, version=1, definition=definition, digest=digest, created_by="drill"
+    )
+
+
+def _proposed(version: AgentVersion, cell: Cell, kills: int) -> tuple[Run, list[tuple[UUID, str]]]:
+    """A run under way whose model has asked for so many calls; those that need it have a person's yes."""
+    kept = artifacts.stage(b"the crash matrix")
+    run = Run.objects.create(
+        project_id=PROJECT, agent_version=version, state=Run.State.RUNNING, started_at=Now(), started_by="drill",
+        input_digest=kept.digest,
+    )  # fmt: skip
+    artifacts.claim(run.id, Artifact.Kind.INPUT, [kept])
+    run = Run.objects.select_related("agent_version__agent").get(id=run.id)
+    workspaces.ensure(run)
+    texts = [f"{cell.tool}-{run.id}-{number}" for number in range(kills)]
+    drafts = intents.draft(run, 1, [Wanted(cell.tool, {"text": text}) for text in texts])
+    with transaction.atomic():
+        intents.propose(run, drafts)
+    for request in Approval.objects.filter(run_id=run.id, state=Approval.State.WAITING):
+        approvals.decide(request.id, PROJECT, Decider("drill", frozenset(), "command"), "approve")
+    return run, [(one.operation.id, text) for one, text in zip(drafts, texts, strict=True)]
+
+
+# killing
+
+
+def _crash(nursery: Nursery, ledger: LedgerProcess, version: AgentVersion, cell: Cell, kills: int) -> Crashed:
+    began = time.monotonic()
+    run, calls = _proposed(version, cell, kills)
+    with ThreadPoolExecutor(VICTIMS_AT_ONCE) as pool:
+        killed = list(pool.map(lambda call: nursery.was_killed(call[0], cell.faults), calls))
+    booked = _booked(ledger, run)
+    left = {o.id: o for o in Operation.objects.filter(run=run)}
+    deaths = [
+        Death(
+            operation_id,
+            text,
+            was_killed,
+            was_killed
+            and left[operation_id].state == STATE.DISPATCHED
+            and (left[operation_id].sending_at is not None or booked[text] > 0),
+        )
+        for (operation_id, text), was_killed in zip(calls, killed, strict=True)
+    ]
+    if any(killed):
+        nursery.rescue([operation_id for operation_id, _ in calls])
+    return Crashed(cell, run, deaths, time.monotonic() - began)
+
+
+def _booked(ledger: LedgerProcess, run: Run) -> Counter[str]:
+    """How often each text was booked: by the ledger's process, or by commands in the run's workspace."""
+    own = workspaces.path(run) / SANDBOX_LEDGER
+    return ledger.counts() + Counter(own.read_text().split() if own.exists() else ())
+
+
+def deliver() -> None:
+    """Publish all that is in the outbox, and ask the event store what it has. Raises NotAsPromised if that fails."""
+    deadline = time.monotonic() + DELIVERY_SECONDS_MAX
+    while (behind := outbox.lag()).pending:
+        if time.monotonic() > deadline:
+            hindered = behind.destination_error or "the event store said nothing of an error"
+            raise NotAsPromised(f"{behind.pending} events could not be delivered: {hindered}")
+        call_command("outbox_publish", seconds=PUBLISH_SECONDS, stdout=io.StringIO())
+    for _ in range(LOOKS_MAX):
+        if not seen.look():
+            break
+    close_old_connections()
+
+
+# judging
+
+
+def judge(one: Crashed, wanted: int, booked: Mapping[str, int]) -> Row:
+    """Compare the rows, the journal and the event store with what the ledger has."""
+    adapter = one.cell.adapter
+    operations = {o.id: o for o in Operation.objects.filter(run=one.run)}
+    effects = {death.operation_id: booked.get(death.text, 0) for death in one.deaths}
+    row = Row(adapter.name, one.cell.point, kills=_kills(one), seconds=round(one.seconds, 1))
+    row.executions = sum(effects.values())
+    row.uncertain = sum(o.state == STATE.UNCERTAIN for o in operations.values())
+    row.unaccounted = sum(not _agree(operations[id_], count) for id_, count in effects.items())
+    row.lost_events = _lost_events(one.run, list(operations.values()))
+    row.lost_approvals = _lost_approvals(list(operations.values()))
+    if adapter.is_write:
+        row.repeated_effects = sum(max(0, count - 1) for count in effects.values())
+    row.broken = _broken(row, one, wanted, operations)
+    return row
+
+
+def _agree(operation: Operation, effects: int) -> bool:
+    """Whether the row has an end, and says nothing that the ledger contradicts."""
+    match operation.state:
+        case STATE.SUCCEEDED:
+            return effects > 0
+        case STATE.RECONCILED:
+            return (effects > 0) == (operation.verdict == Operation.Verdict.OCCURRED)
+        case STATE.FAILED:
+            return effects == 0
+    return operation.state == STATE.UNCERTAIN
+
+
+def _lost_events(run: Run, operations: Sequence[Operation]) -> int:
+    """Starts and ends that were never told, numbers that are missing, and what the event store does not have."""
+    told = list(Event.objects.filter(run_id=run.id).values_list("operation_id", "type"))
+    starts = Counter(operation for operation, kind in told if kind in STARTED)
+    ends = Counter(operation for operation, kind in told if kind in ENDED)
+    missing = sum(
+        abs(o.attempt - starts[o.id]) + abs(o.attempt - (o.state == STATE.DISPATCHED) - ends[o.id]) for o in operations
+    )
+    stream = Stream.objects.get(run_id=run.id)
+    return missing + (stream.head - len(told)) + (stream.head - (stream.seen or 0))
+
+
+def _lost_approvals(operations: Sequence[Operation]) -> int:
+    asked = {o.id for o in operations if o.policy_answer == "require"}
+    granted = Approval.objects.filter(operation_id__in=asked, state=Approval.State.GRANTED, decisions__applied=True)
+    return len(asked - set(granted.values_list("operation_id", flat=True)))
+
+
+def _broken(row: Row, one: Crashed, wanted: int, operations: Mapping[UUID, Operation]) -> list[str]:
+    guessed = sum(
+        death.may_have_acted and operations[death.operation_id].state != STATE.UNCERTAIN for death in one.deaths
+    )
+    is_opaque = one.cell.adapter.is_opaque
+    problems = {
+        f"{row.kills} kills instead of {wanted}": row.kills not in (0, wanted),
+        f"{row.repeated_effects} repeated effects": row.repeated_effects > 0,
+        f"{row.lost_events} lost events": row.lost_events > 0,
+        f"{row.lost_approvals} lost approvals": row.lost_approvals > 0,
+        f"{row.unaccounted} operations unaccounted for": row.unaccounted > 0,
+        f"{guessed} ambiguous operations are not uncertain": is_opaque and guessed > 0,
+        f"{row.uncertain} are uncertain that could be found out": not is_opaque and row.uncertain > 0,
+    }
+    return [text for text, is_so in problems.items() if is_so]
