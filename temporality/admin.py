@@ -1,41 +1,68 @@
-"""The event store as an operator sees it: what came in, what contradicts, what waits and why. Changes nothing."""
+"""The event store as an operator sees it: what came in, what contradicts, what waits and why. Changes nothing.
+
+Where the event store is another installation's, there is no database to look into, and nobody may open these pages.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.contrib import admin
 from django.db.models import F, QuerySet
-from django.http import HttpRequest
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
 
 from kernel_project.admin import ChoiceFilter, FactAdmin, badge, cell, moment, wide_cell
 from kernel_project.visible_text import shown
-from temporality.models import Conflict, Edge, Event, Item, Pending, Progress, Projector, Token
+from temporality import run_page
+from temporality.models import Conflict, Edge, Event, Head, Item, Pending, Progress, Projector, Token
+from temporality.projection.folds import STATUSES
+
+ALIAS = "temporality"  # of the database
 
 
 def _text(text: str) -> SafeString:
     return format_html('<pre class="k-text">{}</pre>', shown(text))
 
 
+def _inbox(text: str) -> str:
+    return f"{reverse('admin:temporality_event_changelist')}?{urlencode({'q': text})}"
+
+
 def _event_link(event_id: str) -> SafeString:
-    where = f"{reverse('admin:temporality_event_changelist')}?{urlencode({'q': event_id})}"
-    return format_html('<a class="k-link" href="{}">{}</a>', where, cell(event_id))
+    return format_html('<a class="k-link" href="{}">{}</a>', _inbox(event_id), cell(event_id))
 
 
-class LiveAdmin(FactAdmin):
+def _run_link(project: str, run: str) -> SafeString:
+    where = f"{reverse('admin:temporality_item_run')}?{urlencode({'project': project, 'run': run})}"
+    return format_html('<a class="k-link" href="{}">{}</a>', where, cell(run))
+
+
+class StoreAdmin(FactAdmin):
+    """Rows of the event store's own database, if it is ours."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return ALIAS in settings.DATABASES and super().has_module_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return ALIAS in settings.DATABASES and super().has_view_permission(request, obj)
+
+
+class LiveAdmin(StoreAdmin):
     """Rows of the projection that is read now; those of a rebuild are not shown."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        live = Projector.objects.filter(state=Projector.State.LIVE).values("generation")[:1]
-        return super().get_queryset(request).filter(generation=live)
+        return super().get_queryset(request).filter(generation=run_page.live())
 
 
 @admin.register(Event)
-class EventAdmin(FactAdmin):
+class EventAdmin(StoreAdmin):
     """The inbox, newest first. Look for a whole event id, run, operation id or knowledge id."""
 
     list_display = ["received", "event_type", "event", "of_project", "of_run", "sequence", "source"]
@@ -66,7 +93,7 @@ class EventAdmin(FactAdmin):
 
     @admin.display(description="Run")
     def of_run(self, event: Event) -> SafeString:
-        return cell(event.run)
+        return _run_link(event.project, event.run) if event.run else cell("")
 
     @admin.display(description="Source")
     def source(self, event: Event) -> SafeString:
@@ -82,7 +109,7 @@ class EventAdmin(FactAdmin):
 
 
 @admin.register(Conflict)
-class ConflictAdmin(FactAdmin):
+class ConflictAdmin(StoreAdmin):
     """Refused second versions. The first version stands; both are shown."""
 
     list_display = ["first_seen", "what", "event", "of_project", "times_seen", "last_seen"]
@@ -214,6 +241,7 @@ class GapAdmin(LiveAdmin):
     """Runs in which a sequence is missing."""
 
     list_display = ["of_run", "of_project", "source", "received", "last_received"]
+    list_display_links = None
     ordering = ["id"]
     fields = ["project", "source_id", "run", "contiguous", "highest", "count", "unnumbered", "last_received_at"]
 
@@ -222,7 +250,7 @@ class GapAdmin(LiveAdmin):
 
     @admin.display(description="Run")
     def of_run(self, progress: Progress) -> SafeString:
-        return cell(progress.run)
+        return _run_link(progress.project, progress.run)
 
     @admin.display(description="Project")
     def of_project(self, progress: Progress) -> SafeString:
@@ -241,14 +269,53 @@ class GapAdmin(LiveAdmin):
         return moment(progress.last_received_at)
 
 
+class ItemKindFilter(ChoiceFilter):
+    title = "kind"
+    parameter_name = "kind"
+    column = "kind"
+    choices_offered = Item.Kind.choices
+
+
+class ItemStatusFilter(ChoiceFilter):
+    title = "state"
+    parameter_name = "status"
+    column = "status"
+    choices_offered = [(status, status.replace("_", " ")) for status in STATUSES]
+
+
 @admin.register(Item)
 class ItemAdmin(LiveAdmin):
     """Runs, operations, approvals and knowledge as the event store understands them: not the kernel's own state."""
 
     list_display = ["kind", "of_key", "of_project", "item_status", "changed"]
+    list_filter = [ItemKindFilter, ItemStatusFilter]
     ordering = ["-id"]
-    fields = ["kind", "project", "source_id", "key", "run", "status", "made_of", "changed_at"]
-    readonly_fields = ["made_of"]
+    readonly_fields = ["made_of", "held_back", "timeline"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        more = ["timeline"] if obj and obj.kind == Item.Kind.RUN else []
+        return ["kind", "project", "source_id", "key", "run", "status", "held_back", "made_of", "changed_at", *more]
+
+    def get_urls(self) -> list[URLPattern]:
+        return [path("run/", self.admin_site.admin_view(self.run), name="temporality_item_run"), *super().get_urls()]
+
+    @method_decorator(require_safe)
+    def run(self, request: HttpRequest) -> HttpResponse:
+        """The page of one run, by `project` and `run`; what is in the inbox of it, if nothing else is known yet."""
+        self.may_look(request)
+        project, run = (request.GET.get(name, "").replace("\0", "") for name in ("project", "run"))
+        item = run_page.items_of_run(project, run).first()
+        if item:
+            return HttpResponseRedirect(reverse("admin:temporality_item_change", args=[item.pk]))
+        return HttpResponseRedirect(_inbox(run))
+
+    @admin.display(description="Events in their sequence")
+    def timeline(self, item: Item) -> SafeString:
+        return run_page.timeline(item)
+
+    @admin.display(description="Held back, so that this may be incomplete")
+    def held_back(self, item: Item) -> SafeString:
+        return run_page.held_back(item)
 
     @admin.display(description="Id")
     def of_key(self, item: Item) -> SafeString:
@@ -272,12 +339,23 @@ class ItemAdmin(LiveAdmin):
 
 
 @admin.register(Projector)
-class ProjectorAdmin(FactAdmin):
+class ProjectorAdmin(StoreAdmin):
     """How far each generation of the projection has read the inbox."""
 
-    list_display = ["generation", "generation_state", "position", "updated"]
+    list_display = ["generation", "generation_state", "position", "behind", "oldest_unread", "updated"]
     ordering = ["-generation"]
-    fields = ["generation", "state", "position", "target", "project", "updated_at"]
+    fields = ["generation", "state", "position", "behind", "oldest_unread", "target", "project", "updated_at"]
+    readonly_fields = ["behind", "oldest_unread"]
+
+    @admin.display(description="Events not read")
+    def behind(self, projector: Projector) -> SafeString:
+        count = max(0, Head.objects.get().position - projector.position)
+        return badge("uncertain" if count else "succeeded", str(count))
+
+    @admin.display(description="Oldest of them")
+    def oldest_unread(self, projector: Projector) -> SafeString:
+        first = Event.objects.filter(position__gt=projector.position).order_by("position").first()
+        return moment(first.received_at if first else None)
 
     @admin.display(description="State")
     def generation_state(self, projector: Projector) -> SafeString:
@@ -289,7 +367,7 @@ class ProjectorAdmin(FactAdmin):
 
 
 @admin.register(Token)
-class TokenAdmin(FactAdmin):
+class TokenAdmin(StoreAdmin):
     """Who may write and read. Tokens are made and revoked with `manage.py temporality_token`."""
 
     list_display = ["name", "role", "all_projects", "projects", "revoked_at"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.conf import settings
@@ -180,6 +181,7 @@ def _page(request: HttpRequest, run: Run) -> dict[str, Any]:
         "paged": bool(before or after is not None),
         "may_cancel": request.user.has_perm(CANCEL) and run.state in Run.LIVE and run.cancel_requested_at is None,
         "temporal_url": _temporal_url(run.id),
+        "event_store_url": _event_store_url(request, run),
         "refresh_seconds": REFRESH_SECONDS,
     }
 
@@ -190,6 +192,14 @@ def _temporal_url(run_id: UUID) -> str:
     if not base.startswith(("http://", "https://")):
         return ""
     return f"{base}/namespaces/{settings.TEMPORAL_NAMESPACE}/workflows/{workflow_id(run_id)}"
+
+
+def _event_store_url(request: HttpRequest, run: Run) -> str:
+    """The run as the event store has it, if that is ours: a link, for its word is never taken for the run's state."""
+    if "temporality" not in settings.DATABASES or not request.user.has_perm("temporality.view_item"):
+        return ""
+    named = urlencode({"project": run.project_id, "run": run.id})
+    return f"{reverse('admin:temporality_item_run')}?{named}"
 
 
 def _place(text: str) -> tuple[int, int] | None:

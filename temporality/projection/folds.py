@@ -109,6 +109,10 @@ KNOWLEDGE_STATUS: Final = {
 }
 KNOWLEDGE_ENDS: Final = frozenset({"corrected", "superseded", "invalidated", "disproved"})
 UNPROPOSED: Final = "unproposed"  # known only by what refers to it: it waits for its proposal
+STATUSES: Final = sorted(
+    {*RUN_STATUS.values(), *OPERATION_STATUS.values(), *APPROVAL_STATUS.values(), *KNOWLEDGE_STATUS.values(),
+     "uncertain", "proposed", UNPROPOSED, "unknown"}
+)  # fmt: skip
 RANKS: Final = ("requested", "granted", "rejected", "timed_out", "blocked", "started")  # then outcomes, then verdicts
 PROBED: Final = "operation.probed"
 FOLDED_TYPES: Final = frozenset({*RUN_STATUS, *OPERATION_STATUS, *APPROVAL_STATUS, PROBED, *KNOWLEDGE_TYPES})
