@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from runs.boundary.contracts import NotSent
 from runs.boundary.sandbox import engine, workspace
@@ -24,10 +25,13 @@ NAME_PREFIX = "agent-kernel-"
 OPERATION_LABEL, ATTEMPT_LABEL = "agent-kernel.operation", "agent-kernel.attempt"
 SOURCE_LABEL, DEADLINE_LABEL = "agent-kernel.source", "agent-kernel.deadline"
 START_SECONDS_MAX = 60.0  # of an engine under load; past this nobody waits for it any more
+LATE_SECONDS = 60.0  # over the command's time limit, after which its worker has certainly not ended it
 POLL_SECONDS = 0.05  # each look is a process of its own
 PROCESSES_OF_USER_MAX = 16_384  # RLIMIT_NPROC counts per uid, not per container; unnamed, podman asks for too many
 CPU_GRACE_SECONDS = 2  # between the signal that a program may catch (SIGXCPU) and the end
 LOG_BYTES_MIN = 1024 * 1024  # that the engine keeps of what a command says; for those whose worker has died
+KILL: Final[Sequence[str]] = ("kill", "--signal", "KILL")
+REMOVE: Final[Sequence[str]] = ("rm",)
 KILLED_EXIT_CODE = 137  # by SIGKILL: by us, by the engine, or for want of memory
 
 
@@ -79,7 +83,7 @@ class ContainerRun:
 
     def _arguments(self, held: contextlib.ExitStack) -> Arguments:
         limits, operation = self.limits, self.command.operation_id
-        deadline = time.time() + limits.wall_seconds + START_SECONDS_MAX
+        deadline = time.time() + limits.wall_seconds + LATE_SECONDS
         labels = {
             OPERATION_LABEL: operation,
             ATTEMPT_LABEL: str(self.command.attempt),
@@ -151,12 +155,15 @@ class ContainerRun:
     async def _end(self) -> None:
         """End it if it runs, read what it still had to say, and remember how it ended."""
         try:
+            if self.line is not None and self.line.process.returncode is None:
+                await engine.call(self.program, *KILL, self.name)  # before any question: a cancellation is in a hurry
             self.container = await self._ended()
             if self.line is not None:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.line.ended(), engine.KILL_SECONDS_MAX)
         except EngineSilent as error:
-            raise self._lost(error) from error
+            if self.line is not None:  # otherwise nothing runs, and what stopped us says more
+                raise self._lost(error) from error
         finally:
             if self.line is not None:
                 await self.line.close()
@@ -169,13 +176,13 @@ class ContainerRun:
             if container is None or container.labels.get(ATTEMPT_LABEL) != str(self.command.attempt):
                 return None
             if container.started_at is None:
-                ending = ["rm"]  # without force: it may be starting at this moment
+                ending = REMOVE  # without force: it may be starting at this moment
             elif container.running:
-                ending = ["kill", "--signal", "KILL"]
+                ending = KILL
             else:
                 return container
             done = await engine.call(self.program, *ending, self.name)
-            if ending == ["rm"] and done.code == 0:
+            if ending == REMOVE and done.code == 0:
                 return container
             if time.monotonic() > deadline:
                 raise SandboxCrashed(f"the command cannot be ended within {END_SECONDS_MAX:g} s", self.result())

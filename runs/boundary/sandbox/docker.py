@@ -196,7 +196,7 @@ class Docker:
                 await engine.call(self.program, "rm", "--force", name)
                 swept.append(ours.operation_id)
             elif found.running and ours.is_late:
-                await engine.call(self.program, "kill", "--signal", "KILL", name)
+                await engine.call(self.program, *container.KILL, name)
                 swept.append(ours.operation_id)
         return swept
 
