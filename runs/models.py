@@ -294,12 +294,13 @@ class Operation(models.Model):
         UNKNOWN = "unknown"
 
     id = models.UUIDField(primary_key=True, editable=False)
-    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="operations")
-    project = models.ForeignKey(Project, on_delete=models.PROTECT)
+    # Each move of an operation writes to all its indexes, so there are few; the constraints and indexes below serve.
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="operations", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, db_index=False)
     turn = models.PositiveIntegerField()
     position = models.PositiveIntegerField(help_text="0 is the model call of the turn.")
     kind = models.CharField(max_length=10, choices=Kind.choices)
-    tool = models.ForeignKey(Tool, null=True, on_delete=models.PROTECT)
+    tool = models.ForeignKey(Tool, null=True, on_delete=models.PROTECT, db_index=False)
     name = models.CharField(max_length=255, help_text="server/tool, or provider:model.")
     call_label = models.CharField(max_length=200, blank=True, default="", help_text="The provider's id, a label only.")
     definition_digest = models.CharField(max_length=64, blank=True, default="")
@@ -389,6 +390,9 @@ class Operation(models.Model):
             ),
         ]
         indexes = [
+            models.Index(
+                fields=["project", "run", "turn", "position"], name="operation_list"
+            ),  # read by the API's list
             # read by the uncertain queue and the probes
             models.Index(fields=["settled_at"], name="operation_uncertain", condition=Q(state="uncertain")),
             # read by `unique_by`
