@@ -18,8 +18,8 @@ FILE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
 SERVICE_MEMBERS = {
-    "build", "cap_drop", "command", "configs", "depends_on", "env_file", "environment", "healthcheck", "image", "ports", "restart",
-    "security_opt", "shm_size", "stop_grace_period", "stop_signal", "volumes",
+    "build", "cap_drop", "command", "configs", "depends_on", "env_file", "environment", "healthcheck", "image", "ports",
+    "restart", "security_opt", "shm_size", "stop_grace_period", "stop_signal", "volumes",
 }  # fmt: skip
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
 
