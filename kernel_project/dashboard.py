@@ -17,8 +17,9 @@ from kernel_project.primitives.clock import now
 from kernel_project.templatetags.kernel import duration, grouped
 from outbox import selectors as outbox
 from runs import dashboard_selectors as reads
+from runs.boundary import sandbox_upkeep
 from runs.dashboard_selectors import Queue
-from runs.models import Run
+from runs.models import Run, SandboxReport
 
 logger = logging.getLogger(__name__)
 
@@ -246,6 +247,29 @@ def _failing() -> Card:
     return Card("failing", "Failing runs", link, rows=reads.failing_runs(), empty="No recent run failed.")
 
 
+def _sandbox() -> Card:
+    machines = sandbox_upkeep.living_reports()
+    wanting = [one for one in machines if one.unavailable]
+    link = _list("runs_operation")
+    numbers = [
+        Number("machines run commands", grouped(len(machines) - len(wanting)), link, "good" if machines else "idle"),
+        Number("machines cannot", grouped(len(wanting)), link, "bad" if wanting else "idle"),
+        Number("sandboxes live", grouped(sandbox_upkeep.living_count()), link, "live"),
+    ]
+    notice, tone = _sandbox_notice(machines, wanting)
+    empty = "" if machines else "No worker has said lately what its machine can do."
+    return Card("sandbox", "Sandbox", link, numbers, notice=notice, notice_tone=tone, empty=empty)
+
+
+def _sandbox_notice(machines: Sequence[SandboxReport], wanting: Sequence[SandboxReport]) -> tuple[str, str]:
+    """The worst that there is to say."""
+    if wanting:
+        return f"{wanting[0].place} runs no command: {wanting[0].unavailable}", "bad"
+    if problems := [f"{one.place}: {one.problems[0]}" for one in machines if one.problems]:
+        return problems[0], "warn"
+    return "; ".join(sorted({one.sentence for one in machines})), "good"
+
+
 CARDS = (
     Spec("lag", "Outbox", "outbox.view_stream", _lag),
     Spec("approvals", "Approvals", "approvals.view_approval", _approvals),
@@ -254,4 +278,5 @@ CARDS = (
     Spec("waiting", "Runs that wait", "runs.view_run", _waiting),
     Spec("failing", "Failing runs", "runs.view_run", _failing),
     Spec("delivery", "Event store", "outbox.view_stream", _delivery),
+    Spec("sandbox", "Sandbox", "runs.view_operation", _sandbox),
 )

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 PERIOD_SECONDS = 30.0
 REPORT_LIVES = timedelta(seconds=4 * PERIOD_SECONDS)  # then its worker is taken for gone
 REPORTS_KEPT = timedelta(days=1)
+REPORTS_MAX = 200  # machines shown; those that can run nothing come first
 SETTLES_WITHIN = timedelta(seconds=120)  # a worker tells an end before this; a younger row is left to it
 FOREIGN_AFTER = timedelta(minutes=10)  # a row of a machine that did not come back
 ROWS_MAX = 1_000  # looked at by one sweep
@@ -77,7 +78,13 @@ def report() -> Capabilities:
 
 def living_reports() -> list[SandboxReport]:
     """What the workers that live say of their machines."""
-    return list(SandboxReport.objects.filter(reported_at__gt=Now() - REPORT_LIVES).order_by("place"))
+    living = SandboxReport.objects.filter(reported_at__gt=Now() - REPORT_LIVES)
+    return list(living.order_by("-unavailable", "place")[:REPORTS_MAX])
+
+
+def living_count() -> int:
+    """How many sandboxes were told as created and not yet as destroyed."""
+    return Sandbox.objects.count()
 
 
 def sweep() -> int:
