@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
 
 from kernel_project.primitives.errors import NotFound
 from temporality.catalogue import KNOWLEDGE_TYPES
 from temporality.contracts import PROGRESS_RUNS_MAX, format_time
 from temporality.projection.folds import (
+    APPROVAL_STATUS,
+    OPERATION_STATUS,
+    PROBED,
     RUN_STATUS,
     UNPROPOSED,
     Fact,
@@ -27,20 +32,46 @@ from temporality.tokens import Grant
 FACTS_MAX = 50_000  # events that one reading as of a time may fold
 SOURCES_MAX = 100  # of one run
 WAITING_ALARM_SECONDS = 3600.0  # an event that waits longer for its parent is an alarm: the parent was never sent
+HELD_SHOWN_MAX = 20  # events that are held back from one item
+TYPES_OF = {
+    "run": list(RUN_STATUS),
+    "operation": [*OPERATION_STATUS, PROBED],
+    "approval": list(APPROVAL_STATUS),
+    "knowledge": list(KNOWLEDGE_TYPES),
+}
+WAITING_EVENTS_ALARM = 100_000  # events held back in one state: nothing is thrown away, but somebody must look
 LISTED_STATES = ("waiting", "blocked", "ready")
 
 
+class When(NamedTuple):
+    """Two times to look at: what had happened by `as_of`, of what had arrived by `known_at`. None: no limit."""
+
+    as_of: datetime | None
+    known_at: datetime | None
+
+    @classmethod
+    def of(cls, query: Query, name: str = "as_of") -> When:
+        return cls(query.time(name), query.time("known_at"))
+
+    @property
+    def is_past(self) -> bool:
+        return self.as_of is not None or self.known_at is not None
+
+
+Found = tuple[str, str, Registers, list[str]]  # source, key, registers, what is held back
+
+
 async def run_state(store: Store, grant: Grant, query: Query) -> str:
-    """How a run stands, now or `at` a time of happening. Raises NotFound if nothing of it has arrived."""
-    run, at = query.needed("run"), query.time("at")
+    """How a run stands, now, or `at` a time of happening as `known_at` a time. Raises NotFound for what never came."""
+    run, when = query.needed("run"), When.of(query, "at")
     named = {"project": _project(grant, query), "run": run}
     async with store.read() as connection:
         rows = await _rows(connection, "read_run", **named, limit=SOURCES_MAX)
         if not rows and not (await _rows(connection, "read_run_exists", **named))[0][0]:
             raise NotFound("nothing of this run has arrived")
         sources = [_run_source(row) for row in rows]
-        if at:
-            await _as_of(connection, sources, named, at)
+        if when.is_past:
+            await _as_of(connection, sources, named, when)
         answer = {**named, "status": _overall(sources), "sources": sources, "projection": await _behind(connection)}
     return json.dumps(answer)
 
@@ -59,10 +90,10 @@ def _run_source(row: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-async def _as_of(connection: Connection, sources: list[dict[str, Any]], named: Mapping[str, str], at: datetime) -> None:
+async def _as_of(connection: Connection, sources: list[dict[str, Any]], named: Mapping[str, str], when: When) -> None:
     """Replace the state by that of the time: folded again from the events that had happened."""
-    facts = await _facts(connection, types=list(RUN_STATUS), **named, as_of=at, known_at=None, subject_id=None)
-    items = {subject.source_id: registers for subject, registers in fold(facts).items() if subject.kind == "run"}
+    then = await _then(connection, named["project"], "run", when, run=named["run"])
+    items = {source_id: registers for source_id, _, registers, _ in then}
     for source in sources:
         registers = items.get(source["source_id"], {})
         for name in ("started", "reason", "events"):
@@ -91,26 +122,20 @@ def _spread(registers: Registers) -> dict[str, Any]:
 
 async def knowledge(store: Store, grant: Grant, query: Query) -> str:
     """The knowledge items of a project, now or as of a time of happening and a time of knowing."""
-    project, key = _project(grant, query), query.text("knowledge_id")
-    as_of, known_at, limit = query.time("as_of"), query.time("known_at"), query.limit()
+    project, key, when, limit = _project(grant, query), query.text("knowledge_id"), When.of(query), query.limit()
     after = read_cursor(cursor, str)[0] if (cursor := query.text("cursor")) else ""
-    no_holds: list[str] = []
     async with store.read() as connection:
-        if as_of or known_at:
-            when = {"as_of": as_of, "known_at": known_at}
-            facts = await _facts(
-                connection, project=project, types=list(KNOWLEDGE_TYPES), run=None, subject_id=key, **when
-            )
-            items = sorted(
-                (subject.key, registers) for subject, registers in fold(facts).items() if subject.key > after
-            )
-            found = [(name, registers, no_holds) for name, registers in items[: limit + 1]]
+        if when.is_past:
+            found = await _then(connection, project, "knowledge", when, after=("", after), key=key)
         else:
-            rows = await _items(connection, project, "knowledge", limit + 1, key=key, after=("", after))
-            found = [(row[1], json.loads(row[4]), row[6]) for row in rows]
+            found = await _now(connection, project, "knowledge", limit + 1, key=key, after=("", after))
         behind = await _behind(connection)
-    page = [_knowledge_item(*entry) for entry in found[:limit] if status_of("knowledge", entry[1]) != UNPROPOSED]
-    next_cursor = write_cursor(found[limit - 1][0]) if len(found) > limit else ""
+    page = [
+        _knowledge_item(name, registers, held_back)
+        for _, name, registers, held_back in found[:limit]
+        if status_of("knowledge", registers) != UNPROPOSED
+    ]
+    next_cursor = write_cursor(found[limit - 1][1]) if len(found) > limit else ""
     return json.dumps({"items": page, "count": len(page), "next_cursor": next_cursor, "projection": behind})
 
 
@@ -141,30 +166,37 @@ def _knowledge_item(key: str, registers: Registers, held_back: Sequence[str]) ->
 
 
 async def operations(store: Store, grant: Grant, query: Query) -> str:
-    """Operations, by state or run or id, each with the events that made it."""
-    return await _list(store, grant, query, "operation", "operation_id")
+    """Operations, by state or run or id, each with the events that made it; now, or as of two times."""
+    return await _list(store, grant, query, "operation")
 
 
 async def approvals(store: Store, grant: Grant, query: Query) -> str:
-    """Approvals, by state or run or operation, each with the events that made it."""
-    return await _list(store, grant, query, "approval", "operation_id")
+    """Approvals, by state or run or operation, each with the events that made it; now, or as of two times."""
+    return await _list(store, grant, query, "approval")
 
 
-async def _list(store: Store, grant: Grant, query: Query, kind: str, key_name: str) -> str:
-    project, limit = _project(grant, query), query.limit()
-    filters = {"status": query.text("status"), "run": query.text("run"), "key": query.text(key_name)}
+async def _list(store: Store, grant: Grant, query: Query, kind: str) -> str:
+    project, limit, when = _project(grant, query), query.limit(), When.of(query)
+    filters = {"status": query.text("status"), "run": query.text("run"), "key": query.text("operation_id")}
     after = read_cursor(cursor, str, str) if (cursor := query.text("cursor")) else None
     async with store.read() as connection:
-        rows = await _items(connection, project, kind, limit + 1, after=after, **filters)
+        if when.is_past:
+            found = await _then(connection, project, kind, when, after=after, **filters)
+        else:
+            found = await _now(connection, project, kind, limit + 1, after=after, **filters)
         behind = await _behind(connection)
-    items = [
-        {"source_id": source_id, key_name: key, "status": status, "run": run}
-        | _spread({name: held for name, held in json.loads(registers).items() if name != "run"})
-        | {"incomplete": bool(held_back), "held_back": held_back}
-        for source_id, key, status, run, registers, _, held_back in rows[:limit]
-    ]
-    next_cursor = write_cursor(*rows[limit - 1][:2]) if len(rows) > limit else ""
+    items = [_item(kind, *entry) for entry in found[:limit]]
+    next_cursor = write_cursor(*found[limit - 1][:2]) if len(found) > limit else ""
     return json.dumps({f"{kind}s": items, "count": len(items), "next_cursor": next_cursor, "projection": behind})
+
+
+def _item(kind: str, source_id: str, key: str, registers: Registers, held_back: Sequence[str]) -> dict[str, Any]:
+    run = registers.get("run", [None, ""])[1]
+    return (
+        {"source_id": source_id, "operation_id": key, "status": status_of(kind, registers), "run": run}
+        | _spread({name: held for name, held in registers.items() if name != "run"})
+        | {"incomplete": bool(held_back), "held_back": list(held_back)}
+    )
 
 
 async def progress(store: Store, grant: Grant, query: Query) -> str:
@@ -250,8 +282,9 @@ async def lag(store: Store, grant: Grant, query: Query) -> str:
     oldest_allowed = now - timedelta(seconds=WAITING_ALARM_SECONDS)
     since = {state: datetime.fromisoformat(members["oldest_received_at"]) for state, members in held_back.items()}
     overdue = [state for state in LISTED_STATES if state in since and since[state] < oldest_allowed]
+    crowded = [state for state, members in held_back.items() if members["count"] >= WAITING_EVENTS_ALARM]
     answer = {"head": head, "position": position, "unread": unread, "age_seconds": age, "held_back": held_back}
-    return json.dumps(answer | {"overdue": sorted(overdue)})
+    return json.dumps(answer | {"overdue": sorted(overdue), "crowded": sorted(crowded)})
 
 
 async def _table(
@@ -279,37 +312,51 @@ async def _rows(connection: Connection, name: str, **parameters: Any) -> list[An
     return await (await connection.execute(statement(name), parameters)).fetchall()
 
 
-async def _items(
+async def _now(
     connection: Connection,
     project: str,
     kind: str,
     limit: int,
     *,
-    after: Iterable[str] | None,
+    after: Sequence[str] | None,
     status: str | None = None,
     run: str | None = None,
     key: str | None = None,
-) -> list[Any]:
-    after_source_id, after_key = after or (None, None)
-    return await _rows(
-        connection,
-        "read_items",
-        project=project,
-        kind=kind,
-        limit=limit,
-        status=status,
-        run=run,
-        key=key,
-        after_source_id=after_source_id,
-        after_key=after_key,
-    )
+) -> list[Found]:
+    """A page of items as the live projection has them."""
+    marks = dict(zip(("after_source_id", "after_key"), after or (None, None), strict=True))
+    filters = {"project": project, "kind": kind, "status": status, "run": run, "key": key, "limit": limit}
+    rows = await _rows(connection, "read_items", **filters, **marks)
+    return [(source_id, name, from_json(registers), held_back) for source_id, name, registers, held_back in rows]
 
 
-async def _facts(connection: Connection, **parameters: Any) -> list[Fact]:
-    rows = await _rows(connection, "read_facts", **parameters, limit=FACTS_MAX)
+async def _then(
+    connection: Connection,
+    project: str,
+    kind: str,
+    when: When,
+    *,
+    after: Sequence[str] | None = None,
+    status: str | None = None,
+    run: str | None = None,
+    key: str | None = None,
+) -> list[Found]:
+    """All items behind a place, folded again from the events that count then."""
+    named = {"project": project, "run": run, "subject_id": key, **when._asdict()}
+    rows = await _rows(connection, "read_facts", types=TYPES_OF[kind], **named, limit=FACTS_MAX)
     if len(rows) == FACTS_MAX:
-        raise BadQuery(f"more than {FACTS_MAX} events would have to be looked at: ask for one knowledge_id")
-    return [Fact.of(row) for row in rows]
+        raise BadQuery(f"more than {FACTS_MAX} events would have to be looked at: ask for one run or id")
+    kinds = {"project": project, "kind": "operation" if kind == "approval" else kind, **when._asdict()}
+    held: dict[tuple[str, str], list[str]] = {}
+    for source_id, name, text in await _rows(connection, "read_held", **kinds, key=key, limit=FACTS_MAX):
+        held.setdefault((source_id, name), []).append(text)
+    return sorted(
+        (subject.source_id, subject.key, registers, held.get((subject.source_id, subject.key), [])[:HELD_SHOWN_MAX])
+        for subject, registers in fold(map(Fact.of, rows)).items()
+        if subject.kind == kind
+        and (after is None or (subject.source_id, subject.key) > tuple(after))
+        and (status is None or status == status_of(kind, registers))
+    )
 
 
 async def _behind(connection: Connection) -> dict[str, int]:

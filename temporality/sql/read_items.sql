@@ -1,8 +1,10 @@
--- Items of one kind as the live projection has them, newest change first or by key, and whether anything about them is
--- held back.
-SELECT i.source_id, i.key, i.status, i.run, i.registers, i.changed_at,
+-- Items of one kind as the live projection has them, by key, and what about them is held back. An approval is a part of
+-- its operation, so it lacks what the operation lacks.
+SELECT i.source_id, i.key, i.registers,
        ARRAY(SELECT p.event_id || ': ' || p.reason FROM temporality_pending p
-              WHERE p.generation = i.generation AND p.project = i.project AND p.kind = i.kind AND p.key = i.key
+              WHERE p.generation = i.generation AND p.project = i.project
+                AND p.kind = CASE i.kind WHEN 'approval' THEN 'operation' ELSE i.kind END AND p.key = i.key
+                AND (i.kind = 'knowledge' OR p.source_id = i.source_id)
               ORDER BY p.position LIMIT 20)
   FROM temporality_item i
  WHERE i.generation = (SELECT generation FROM temporality_projector WHERE state = 'live')

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from temporality.catalogue import TYPES
 from temporality.catalogue_documents import breaking_changes, documents
@@ -27,6 +29,26 @@ def test_the_committed_document_allows_only_additions(name: str) -> None:
 
 def test_no_document_is_lost() -> None:
     assert {path.name for path in FOLDER.glob("*.json")} <= set(documents())
+
+
+def test_the_command_writes_what_is_committed(tmp_path: Path) -> None:
+    call_command("event_catalogue", folder=tmp_path, stdout=StringIO())
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert written == {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("run.started-1.json", '{"properties": {"former": {}}}', r"run.started-1.json: \$.former is gone"),
+        ("run.paused-1.json", "{}", "run.paused-1.json is gone"),
+    ],
+)
+def test_the_command_refuses_to_take_anything_away(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CommandError, match=sentence):
+        call_command("event_catalogue", folder=tmp_path)
+    assert (tmp_path / name).read_text() == text
 
 
 def changed(schema: dict[str, Any], *path: str, **members: Any) -> dict[str, Any]:
