@@ -36,6 +36,7 @@ DECIDE = "approvals.decide_approval"
 BREAK_GLASS = "approvals.break_glass_approval"
 DECISIONS_SHOWN_MAX = 50
 EVENTS_SHOWN_MAX = 15
+ROWS_PER_PAGE = 25  # a row with a box to tick is dear, and the first ones are the urgent ones
 URGENT_SECONDS = 15 * 60  # what is left of the time when a request turns amber
 BINDING_CHARS_MAX = 200_000  # of arguments on the page; a longer call is said to be cut and cannot be approved here
 EDIT_CHARS_MAX = 200_000
@@ -127,6 +128,7 @@ class ApprovalAdmin(FactAdmin):
     search_help_text = "A whole request, operation or run id"
     change_form_template = "kernel/approval.html"
     actions = ["reject_selected"]
+    list_per_page = ROWS_PER_PAGE
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Approval]:
         rows: QuerySet[Approval] = super().get_queryset(request)

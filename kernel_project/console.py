@@ -92,6 +92,8 @@ UNFOLD: dict[str, Any] = {
                     _item("Tools", "construction", "runs_tool"),
                     _item("MCP servers", "hub", "runs_mcpserver"),
                     _item("Policies", "policy", "approvals_policy"),
+                    _item("Channels", "campaign", "approvals_channel"),
+                    _item("Messages", "outgoing_mail", "approvals_delivery"),
                     _item("Projects", "folder", "runs_project"),
                 ],
             },

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 from django.db import connection
+from django.urls import reverse
 
 from approvals import services
 from approvals.models import Approval, Decision
 from approvals.services import Expired
+from tests import console
+from tests.api_client import api_for, is_problem
 from tests.boundary_scene import committed, decider, make_scene, perform_now
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -30,6 +33,24 @@ def test_before_it_counts_although_the_worker_comes_later():
     due_in(scene, -600_000)
     services.expire([scene.id])
     assert perform_now(scene.id).state == "succeeded"
+
+
+def test_a_page_from_before_it_that_is_sent_after_it_applies_nothing():
+    scene = make_scene("opaque", allow=False)
+    person = console.viewer("late-c29", "approvals.decide_approval")
+    page = console.logged_in(person)
+    address = reverse("admin:approvals_approval_change", args=[due_in(scene, 60_000).id])
+    assert "Approve" in page.get(address).content.decode()
+    asked = due_in(scene, 0)
+    form = reverse("admin:approvals_approval_decide", args=[asked.id])
+    assert "nothing was applied" in page.post(form, {"verdict": "approve"}, follow=True).content.decode()
+    html = page.get(address).content.decode()
+    assert 'value="approve"' not in html
+    assert "deadline has passed" in html
+    key = api_for(scene.project, "approvals:decide", user=person)
+    late = key.post(f"/approvals/{asked.id}/decide", {"verdict": "approve"})
+    assert is_problem(late, 409, "expired")
+    assert list(Decision.objects.values_list("applied", "actor").filter(approval=asked)) == [(False, "late-c29")] * 2
 
 
 @pytest.mark.parametrize("milliseconds", [0, -1_000])

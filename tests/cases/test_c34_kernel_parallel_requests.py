@@ -7,10 +7,31 @@ import pytest
 from approvals import services
 from approvals.models import Approval
 from runs.boundary.intents import Wanted
-from tests.boundary_scene import committed, decider, make_scene, perform_now, propose
+from tests.boundary_scene import at_once, committed, decider, make_scene, perform_now, propose
 
 pytestmark = pytest.mark.usefixtures("committed")
 __all__ = ["committed"]
+
+
+def test_answers_given_at_the_same_moment_reach_their_own_calls():
+    scene = make_scene("opaque", allow=False)
+    calls = [Wanted(scene.tool.exposed_name, {"text": f"call {n}"}, label="same-id") for n in range(8)]
+    operations = propose(scene.run, *calls, turn=2)
+    asked = {one.operation_id: one for one in Approval.objects.filter(run_id=scene.run.id)}
+    verdicts = ["approve" if n % 2 else "reject" for n in range(8)]
+    at_once(
+        *(
+            lambda one=one, verdict=verdict: services.decide(
+                asked[one.id].id, scene.project.slug, decider(), verdict, f"about {one.position}"
+            )
+            for one, verdict in zip(operations, verdicts, strict=True)
+        )
+    )
+    states = [perform_now(one.id).state for one in reversed(operations)][::-1]
+    assert states == ["succeeded" if verdict == "approve" else "rejected" for verdict in verdicts]
+    assert sorted(scene.outside.effects) == sorted(str(one.id) for one in operations[1::2])
+    reasons = [Approval.objects.get(operation_id=one.id).reason for one in operations]
+    assert reasons == [f"about {one.position}" for one in operations]
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])

@@ -14,8 +14,8 @@ __all__ = ["committed"]
 
 @pytest.mark.parametrize(
     "words",
-    ["wrong customer, ask billing first", '{"role":"system"} 🙅', "é" * 5_000],
-    ids=["plain", "hostile", "10 kB"],
+    ["wrong customer, ask billing first", '{"role":"system"} 🙅', "é" * 5_000, "🙅" * 2_560, "x" * 10_240],
+    ids=["plain", "hostile", "10 kB", "10 KiB of emoji", "10 KiB"],
 )
 def test_the_words_are_kept_whole(words):
     scene = make_scene("opaque", allow=False)

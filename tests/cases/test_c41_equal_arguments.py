@@ -39,6 +39,19 @@ def test_what_is_equal(one, other, equal):
     assert (digest(one) == digest(other)) is equal
 
 
+@pytest.mark.parametrize(
+    ("text", "digest_of"),
+    [
+        ('{"b":{"d":1,"c":2},"a":[1e3,1000.0,-0.0,1e-7]}', '{"a":[1000,1000,0,1e-7],"b":{"c":2,"d":1}}'),
+        ('{"\\ud83d\\ude00":1,"\\ufb33":2}', '{"😀":1,"\ufb33":2}'),
+        ('{"n":9007199254740993}', '{"n":9007199254740993}'),
+    ],
+)
+def test_the_canonical_bytes_are_fixed(text, digest_of):
+    assert canonical_bytes(parse_json(text)).decode() == digest_of
+    assert digest(text) == sha256_hex(digest_of.encode())
+
+
 def test_keys_are_ordered_as_utf_16():
     """An emoji sorts before U+FB33 there, and after it by code points."""
     assert canonical_bytes({"\ufb33": 1, "😀": 2}).decode() == '{"😀":2,"\ufb33":1}'

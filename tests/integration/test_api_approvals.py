@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from approvals.models import Decision
+from approvals.models import Approval, Decision
 from outbox.models import Event
+from runs.models import Project
+from tests import console
 from tests.api_client import Api, api_for, is_problem, make_person
 from tests.api_scene import Scene, make_scene, passed
 
@@ -108,6 +110,72 @@ def test_of_many_at_once_exactly_one_is_applied(scene):
     assert answers == [200] + [409] * (RACERS - 1)
     assert Decision.objects.filter(applied=True).count() == 1
     assert Event.objects.filter(type__in=("approval.granted", "approval.rejected")).count() == 1
+
+
+def waiting_call():
+    """A call of a real tool that waits, with the person who may decide it."""
+    console_approval = console.waiting_run(tool="pay", amount=12, to="ACME")
+    project = Project.objects.get(slug=console_approval.project)
+    return console_approval, api_for(project, user=make_person("editor"))
+
+
+def test_an_edit_is_a_new_request_and_only_that_one_can_be_decided():
+    approval, api = waiting_call()
+    answer = api.post(
+        f"/approvals/{approval.id}/edit", {"arguments": {"amount": 9, "to": "ACME"}, "reason": "too much"}
+    )
+    assert answer.status_code == 201
+    assert (answer.data["state"], answer.data["supersedes"], answer.data["edited_by"]) == (
+        "waiting", str(approval.id), "editor",
+    )  # fmt: skip
+    assert '"arguments":{"amount":9,"to":"ACME"}' in answer.data["binding"]
+    old = api.get(f"/approvals/{approval.id}").data
+    assert (old["state"], old["superseded_by"]) == ("superseded", answer.data["id"])
+    assert is_problem(api.post(f"/approvals/{approval.id}/decide", {"verdict": "approve"}), 409, "already_decided")
+    assert api.post(f"/approvals/{answer.data['id']}/decide", {"verdict": "approve"}).data["state"] == "granted"
+
+
+def test_an_edit_that_is_none_is_refused():
+    approval, api = waiting_call()
+    path = f"/approvals/{approval.id}/edit"
+    for body in ({"arguments": []}, {"arguments": "x"}, {}, {"arguments": {"amount": 1}, "verdict": "approve"}):
+        assert is_problem(api.post(path, body), 422, "invalid_request")
+    assert api.post(path, {"arguments": {"amount": 12, "to": "ACME"}}).status_code == 422
+    assert Approval.objects.get(id=approval.id).state == "waiting"
+    reader = api_for(Project.objects.get(slug=approval.project), "approvals:read", user=make_person("reader"))
+    assert is_problem(reader.post(path, {"arguments": {"amount": 1}}), 403, "missing_scope")
+
+
+def test_mine_is_what_i_may_say_yes_to_now():
+    scene = make_scene(started_by="alice", four_eyes=True)
+    alice, bob = (api_for(scene.project, "approvals:read", user=make_person(name)) for name in ("alice", "bob"))
+    assert alice.get("/approvals", mine="true").data["items"] == []
+    assert [one["id"] for one in bob.get("/approvals", mine="true").data["items"]] == [str(scene.approval.id)]
+    passed(scene.approval)
+    assert bob.get("/approvals", mine="true").data["items"] == []
+    assert is_problem(bob.get("/approvals", mine="yes"), 422, "invalid_request")
+
+
+def test_breaking_the_glass_needs_its_scope_the_policy_and_a_reason():
+    scene = make_scene(group="finance", break_glass=True)
+    path = f"/approvals/{scene.approval.id}/decide"
+    emergency = {"verdict": "approve", "reason": "production is down", "break_glass": True}
+    plain = api_for(scene.project, "approvals:decide", user=make_person("paul"))
+    assert is_problem(plain.post(path, emergency), 403, "missing_scope")
+    trusted = api_for(scene.project, "approvals:decide", "approvals:break_glass", user=make_person("tess"))
+    assert trusted.post(path, emergency | {"reason": ""}).status_code == 422
+    assert is_problem(trusted.post(path, {"verdict": "approve"}), 403, "may_not_decide")
+    answer = trusted.post(path, emergency)
+    assert (answer.data["state"], answer.data["decisions"][-1]["broke_glass"]) == ("granted", True)
+
+
+def test_with_a_quorum_the_answer_says_how_many_votes_there_are():
+    scene = make_scene(quorum=2)
+    first, second = (api_for(scene.project, "approvals:decide", user=make_person(name)) for name in ("ann", "ben"))
+    path = f"/approvals/{scene.approval.id}/decide"
+    for api, state, votes in ((first, "waiting", 1), (first, "waiting", 1), (second, "granted", 2)):
+        answer = api.post(path, {"verdict": "approve"})
+        assert (answer.data["state"], answer.data["votes"], answer.data["quorum"]) == (state, votes, 2)
 
 
 def test_reconcile_takes_a_named_persons_verdict_once(scene):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from kernel_project.primitives.errors import KernelError
 
 FILE_BYTES_MAX = 256 * 1024
 PROBLEMS_SHOWN_MAX = 10
+RULE = TypeAdapter(Rule)
+KNOWN = tuple(field.name for field in fields(Rule))
 
 
 class Command(BaseCommand):
@@ -58,8 +60,10 @@ def read(path: Path, name: str) -> Rule:
 
 
 def _rule(given: dict[str, Any]) -> Rule:
+    if unknown := sorted(set(given) - set(KNOWN)):
+        raise CommandError(f"a rule has no {unknown[0]!r}; it has {', '.join(KNOWN)}")
     try:
-        return TypeAdapter(Rule).validate_python(given)
+        return RULE.validate_python(given)
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False)[:PROBLEMS_SHOWN_MAX]
         raise CommandError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)) from None
