@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 from django.db import connection
 from django.http import HttpRequest
 from ninja import Router
 from pydantic import BaseModel, ConfigDict, Field
 
+from kernel_project.primitives.errors import NotFound
 from kernel_project.primitives.sql import load
 from kernel_project.web.callers import Needs, caller_of
-from outbox.selectors import PARKED_MAX, PUBLISHER_LATE_SECONDS, STREAMS_BEHIND_MAX
+from kernel_project.web.fields import WireTime
+from outbox.selectors import (
+    AUDITED_EVENTS_MAX,
+    AUDITED_STREAMS_MAX,
+    PARKED_MAX,
+    PUBLISHER_LATE_SECONDS,
+    RECENT_STREAMS_MAX,
+    STREAMS_BEHIND_MAX,
+    stream_lag,
+)
 
 HERE = Path(__file__).parent
 router = Router(tags=["outbox"])
@@ -26,11 +37,32 @@ class ProjectLag(BaseModel):
     runs_behind: int
     oldest_age_seconds: float | None = Field(description="How long the oldest of them waits: the lag.")
     parked: int = Field(description="Events that the event store refused for good; a person has to look.")
+    unaccounted: int = Field(description="Difference between cursors and journal, of the oldest runs: must be 0.")
+    runs_asked: int = Field(description="Of the latest runs, those of which the event store was asked what it has.")
+    acknowledged: int = Field(description="Events of those runs that it acknowledged, or refused for good.")
+    seen: int = Field(description="Events of those runs that it says it has, without a gap from the first on.")
+    runs_with_gap: int = Field(description="Of those runs, the ones of which it misses something.")
     is_minimum: bool = Field(description="There is more than one look counts; the numbers are minima.")
     publisher_age_seconds: float | None = Field(description="Since a publisher was last alive.")
     publisher_late: bool = Field(description="Nothing publishes.")
     destination_failures: int = Field(description="Failures in a row of the event store; 0: it answers.")
     circuit_open_seconds: float | None = Field(description="Until the event store is tried again, after failures.")
+
+
+class RunLag(BaseModel):
+    """One run: what was written, what the event store acknowledged, and what it says it has."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    head: int = Field(description="Sequence of the run's last event.")
+    published: int = Field(description="Last sequence that was acknowledged, or refused for good.")
+    acknowledged: int = Field(description="Events that the event store acknowledged.")
+    seen: int | None = Field(description="Highest sequence below which it says it misses nothing; null: not asked yet.")
+    seen_at: WireTime | None = Field(description="When it was asked.")
+    pending: int
+    parked: int
+    oldest_age_seconds: float | None
+    attempts: int = Field(description="Sendings in vain of the next event.")
 
 
 @router.get("/lag", auth=Needs("lag:read"), response=ProjectLag)
@@ -39,9 +71,24 @@ def get_lag(request: HttpRequest) -> ProjectLag:
     return project_lag(caller_of(request).project)
 
 
+@router.get("/lag/runs/{run_id}", auth=Needs("lag:read"), response=RunLag)
+def get_run_lag(request: HttpRequest, run_id: UUID) -> RunLag:
+    """How far the event store is behind one run, and what it says it has of it."""
+    found = stream_lag(run_id)
+    if found is None or found.project != caller_of(request).project:
+        raise NotFound("there is no such run, or it has not told anything yet")
+    return RunLag.model_validate(found)
+
+
 def project_lag(project: str) -> ProjectLag:
     """The lag of one project, in one statement."""
-    limits = {"streams_max": STREAMS_BEHIND_MAX, "parked_max": PARKED_MAX}
+    limits = {
+        "streams_max": STREAMS_BEHIND_MAX,
+        "parked_max": PARKED_MAX,
+        "recent_max": RECENT_STREAMS_MAX,
+        "audited_max": AUDITED_STREAMS_MAX,
+        "events_max": AUDITED_EVENTS_MAX,
+    }
     with connection.cursor() as cursor:
         cursor.execute(load(HERE, "project_lag"), {"project": project, **limits})
         assert cursor.description is not None

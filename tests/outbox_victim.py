@@ -59,7 +59,7 @@ def arm(publisher: Any, point: str) -> None:
         case "after the note":
             publisher._note = then(publisher._note, die)
         case "after a replay was taken":
-            parked._settle_replay = die
+            parked._settle_replay = die  # type: ignore[assignment]
 
 
 def kill_at(point: str, url: str) -> None:

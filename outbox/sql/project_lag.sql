@@ -1,10 +1,21 @@
 -- How far the event store is behind one project, as its API callers may see it. Bounded: of everybody's streams that
 -- are behind, the oldest are looked at, then those of the project are added up.
 WITH behind AS MATERIALIZED (
-    SELECT project, head, published, ready_at FROM outbox_stream
+    SELECT run_id, project, head, published, ready_at FROM outbox_stream
     WHERE ready_at IS NOT NULL ORDER BY ready_at LIMIT %(streams_max)s
 ), own AS (
     SELECT * FROM behind WHERE project = %(project)s
+), latest AS (
+    SELECT * FROM (
+        SELECT project, published, seen FROM outbox_stream ORDER BY run_id DESC LIMIT %(recent_max)s
+    ) l WHERE project = %(project)s AND seen IS NOT NULL
+), owed AS (
+    SELECT least(s.head - s.published, %(events_max)s) - (SELECT count(*) FROM (
+        SELECT FROM outbox_event e
+        WHERE e.run_id = s.run_id AND e.sequence > s.published AND e.sequence <= s.head
+        ORDER BY e.sequence LIMIT %(events_max)s
+    ) kept) AS missing
+    FROM (SELECT * FROM own ORDER BY ready_at LIMIT %(audited_max)s) s
 ), parked AS (
     SELECT s.project FROM (
         SELECT run_id FROM outbox_parkedevent WHERE state IN ('parked', 'queued') ORDER BY parked_at LIMIT %(parked_max)s
@@ -15,6 +26,11 @@ SELECT
     (SELECT count(*) FROM own) AS runs_behind,
     (SELECT extract(epoch FROM clock_timestamp() - min(ready_at))::float FROM own) AS oldest_age_seconds,
     (SELECT count(*) FROM parked WHERE project = %(project)s) AS parked,
+    (SELECT coalesce(sum(missing), 0)::bigint FROM owed) AS unaccounted,
+    (SELECT count(*) FROM latest) AS runs_asked,
+    (SELECT coalesce(sum(published), 0)::bigint FROM latest) AS acknowledged,
+    (SELECT coalesce(sum(seen), 0)::bigint FROM latest) AS seen,
+    (SELECT count(*) FROM latest WHERE seen < published) AS runs_with_gap,
     (SELECT count(*) FROM behind) >= %(streams_max)s OR (SELECT count(*) FROM parked) >= %(parked_max)s AS is_minimum,
     (SELECT extract(epoch FROM clock_timestamp() - max(beat_at))::float FROM outbox_publisherheartbeat)
         AS publisher_age_seconds,
