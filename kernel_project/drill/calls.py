@@ -93,9 +93,11 @@ def f3(scene: Scene) -> Seen:
     yield _times(began[safe], 2)
     told = scene.types(safe)
     yield f"the first attempt is told as failed: {told.count('tool.failed')}", told.count("tool.failed") == 1
+    yield _told_lives(scene, safe, ["created", "swept", "created", "ended"])
     operation = scene.until_state(once, "count_once", "uncertain")
     yield "one that is not replay-safe is uncertain", operation["attempt"] == 1
     yield _times(began[once], 1)
+    yield _told_lives(scene, once, ["created", "swept"])
     yield from _cancelled_command(scene)
 
 
@@ -119,6 +121,20 @@ def _cancelled_command(scene: Scene) -> Seen:
         f"cancelled: the command wrote for {max(0.0, last - cancelled_at):.1f} s more; the run is {ended['state']}",
         stopped and last - cancelled_at <= CANCEL_SECONDS_MAX and ended["state"] == "cancelled",
     )
+    yield _told_lives(scene, run, ["created", "killed"])
+    yield "what it had said is kept as an artifact", bool(_lives(scene, run)[-1].get("log_ref"))
+
+
+def _lives(scene: Scene, run_id: str) -> list[Json]:
+    """What was told of the run's sandboxes."""
+    return [e["envelope"]["data"] for e in scene.events(run_id) if e["type"].startswith("sandbox.")]
+
+
+def _told_lives(scene: Scene, run_id: str, wanted: list[str]) -> tuple[str, bool]:
+    """Whether each sandbox's beginning and end are told; that of a dead worker is found by a sweep."""
+    scene.client.until("the end of each sandbox", lambda: len(_lives(scene, run_id)) >= len(wanted), END_SECONDS_MAX)
+    statuses = [life["status"] for life in _lives(scene, run_id)]
+    return f"its sandboxes are told as {', '.join(statuses)}", statuses == wanted
 
 
 def _workspace(scene: Scene, run_id: str) -> Path:

@@ -73,7 +73,7 @@ COMMANDS: list[Json] = [
     _sandbox("count_slowly", f"echo began >> began; sleep {COUNT_SECONDS}; echo counted", effect="read",
              replay_safe=True),
     _sandbox("count_once", f"echo began >> began; sleep {COUNT_SECONDS}; echo counted", effect="write"),
-    _sandbox("tick", "while :; do date +%s.%N >> ticks; sleep 0.1; done", effect="read"),
+    _sandbox("tick", "echo ticking; while :; do date +%s.%N >> ticks; sleep 0.1; done", effect="read"),
 ]  # fmt: skip
 
 

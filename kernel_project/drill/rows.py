@@ -50,7 +50,11 @@ class Told:
 ROWS = (
     Row("F1", "bounded retry of a provider error, then another turn; started and failed events, no prompt", calls.f1),
     Row("F2", "one attempt, a classified outcome, no repeat before reconciliation; no arguments in events", calls.f2),
-    Row("F3", "cancellation stops a command; a fresh sandbox only when the operation is replay-safe", calls.f3),
+    Row(
+        "F3",
+        "cancellation stops a command; a fresh sandbox only when it is replay-safe; lifecycle events, log kept",
+        calls.f3,
+    ),
     Row("F4", "Temporal replays and redelivers; events are deduplicated by id", outages.f4),
     Row("F5", "reject new starts; no claim of durable progress", outages.f5),
     Row("F6", "the store is away before a read: fail closed", outages.f6),

@@ -9,10 +9,13 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
 from uuid import UUID
 
 import django
@@ -28,6 +31,7 @@ from runs.boundary import perform, reconcile  # noqa: E402
 from runs.boundary.effects import sandbox as _sandbox  # noqa: E402,F401  loaded once, for all forks
 from runs.models import Operation  # noqa: E402
 
+VICTIMS_AT_ONCE = 3  # on two cores: one of them always waits for a disk
 VICTIM_SECONDS_MAX = 120.0  # one call; then its process is killed, and reported as hung
 RESCUE_SECONDS_MAX = 900.0  # all calls of one cell
 CALLS_AT_ONCE = 4  # of one process
@@ -53,30 +57,52 @@ class Nursery:
     environment: Mapping[str, str]
     context: ForkServerContext = field(default_factory=forking)
 
-    def was_killed(self, operation_id: UUID, faults: str) -> bool:
-        """Perform one call in a process that dies at the armed point. False: it came to its end without passing it."""
-        code = self._exit_code(_performs, [operation_id], faults, seconds=VICTIM_SECONDS_MAX)
-        if code not in (0, -signal.SIGKILL):
-            raise Stuck(f"the process of operation {operation_id} ended with {code} instead of being killed")
-        return code != 0
+    def were_killed(self, operation_ids: Sequence[UUID], faults: str) -> list[bool]:
+        """Perform each call in a process of its own that dies at the armed point, a few at a time.
+
+        False: the process came to its end without passing it.
+        """
+        codes: dict[UUID, int | None] = {}
+        waiting, running = deque(operation_ids), dict[int, tuple[UUID, BaseProcess]]()
+        while waiting or running:
+            while waiting and len(running) < VICTIMS_AT_ONCE:
+                process = self._start(_performs, [waiting[0]], faults)
+                running[process.sentinel] = waiting.popleft(), process
+            for sentinel in _ended(list(running.values()), VICTIM_SECONDS_MAX):
+                operation_id, process = running.pop(sentinel)
+                codes[operation_id] = _exit_code(process)
+        if wrong := set(codes.values()) - {0, -signal.SIGKILL}:
+            raise Stuck(f"processes that were to be killed ended with {wrong}")
+        return [codes[operation_id] != 0 for operation_id in operation_ids]
 
     def rescue(self, operation_ids: Sequence[UUID]) -> None:
         """Deliver the calls again, in a process that nothing happens to, and look for those that can be looked for."""
-        code = self._exit_code(_recovers, operation_ids, "", seconds=RESCUE_SECONDS_MAX)
-        if code != 0:
+        process = self._start(_recovers, operation_ids, "")
+        _ended([(operation_ids[0], process)], RESCUE_SECONDS_MAX)
+        if (code := _exit_code(process)) != 0:
             raise Stuck(f"the second delivery ended with {code}")
 
-    def _exit_code(self, target: Callable[..., None], *args: Any, seconds: float) -> int | None:
+    def _start(self, target: Callable[..., None], *args: Any) -> BaseProcess:
+        """Not from several threads: the library collects ended processes of all threads at each start."""
         process = self.context.Process(target=target, args=(self.environment, *args))
         process.start()
-        process.join(seconds)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            raise Stuck(f"a process of the matrix hung for {seconds:.0f} s")
-        code = process.exitcode
-        process.close()
-        return code
+        return process
+
+
+def _ended(running: Sequence[tuple[UUID, BaseProcess]], seconds_max: float) -> list[int]:
+    """The sentinels of processes that have ended; none within the time ends all of them, and the matrix."""
+    if ready := wait([process.sentinel for _, process in running], seconds_max):
+        return cast("list[int]", ready)
+    for _, process in running:
+        process.kill()
+    raise Stuck(f"no process of operations {[str(id_) for id_, _ in running]} ended within {seconds_max:.0f} s")
+
+
+def _exit_code(process: BaseProcess) -> int | None:
+    process.join()
+    code = process.exitcode
+    process.close()
+    return code
 
 
 def _performs(environment: Mapping[str, str], operation_ids: Sequence[UUID], faults: str) -> None:
