@@ -7,7 +7,7 @@ itself and what depends on it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -242,16 +242,24 @@ def _write_items(connection: Connection, batch: _Batch, changed_at: datetime | N
     items: dict[Subject, Registers] = {change.subject: {} for change in batch.changes}
     keys = _subject_columns(items)
     rows = connection.execute(statement("project_items"), {"generation": batch.generation, **keys}).fetchall()
-    items |= {Subject(*row[:4]): from_json(row[4]) for row in rows}
+    known = {Subject(*row[:4]): from_json(row[4]) for row in rows}
+    items |= known
     for change in batch.changes:
         merge(items[change.subject], change)
-    columns = {
-        "status": array(status_of(subject.kind, registers) for subject, registers in items.items()),
-        "run": array(_run_of(subject, registers) for subject, registers in items.items()),
-        "registers": json_texts(map(canonical_text, items.values())),
+    for name, subjects in (("project_add_items", items.keys() - known.keys()), ("project_write_items", known.keys())):
+        if subjects:
+            parameters = {"generation": batch.generation, "changed_at": changed_at}
+            connection.execute(statement(name), parameters | _item_columns(items, sorted(subjects)))
+
+
+def _item_columns(items: Mapping[Subject, Registers], subjects: Sequence[Subject]) -> dict[str, str]:
+    """Sorted by key, which index pages like."""
+    registers = [items[subject] for subject in subjects]
+    return _subject_columns(subjects) | {
+        "status": array(map(status_of, (subject.kind for subject in subjects), registers)),
+        "run": array(map(_run_of, subjects, registers)),
+        "registers": json_texts(map(canonical_text, registers)),
     }
-    parameters = {"generation": batch.generation, "changed_at": changed_at, **_subject_columns(items), **columns}
-    connection.execute(statement("project_write_items"), parameters)
 
 
 def _subject_columns(subjects: Iterable[Subject]) -> dict[str, str]:

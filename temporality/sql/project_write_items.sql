@@ -1,4 +1,4 @@
--- Put the items back as the batch made them.
+-- Put items that were there back as the batch made them.
 INSERT INTO temporality_item (generation, project, kind, source_id, key, status, run, registers, changed_at)
 SELECT %(generation)s, i.project, i.kind, i.source_id, i.key, i.status, i.run, i.registers, %(changed_at)s
   FROM unnest(%(project)s::text[], %(kind)s::text[], %(source_id)s::text[], %(key)s::text[], %(status)s::text[],
