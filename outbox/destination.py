@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import Enum
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -47,7 +46,7 @@ class Outgoing:
     sequence: int
     event_id: UUID
     envelope: str
-    recorded_at: datetime
+    recorded_at: str  # as the database writes it: to parse it would cost more than all else about an event
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,13 @@ class Lane:
         """What may be sent in this round and was not yet."""
         return [] if self.stopped else [e for e in self.events[:EVENTS_PER_STREAM] if e.sequence > self.published]
 
-    def waits_since(self) -> datetime:
+    def waits_since(self) -> str:
         """Since when the first event that is still to be sent waits; where this is not known, rather too early."""
         if left := next((event.recorded_at for event in self.events if event.sequence > self.published), None):
             return left
         if self.published >= self.head:  # whatever follows was written after the claim
-            return self.claimed_at
-        return self.events[-1].recorded_at if self.events else self.ready_at
+            return self.claimed_at.isoformat()
+        return self.events[-1].recorded_at if self.events else self.ready_at.isoformat()
 
 
 def batches(lanes: Sequence[Lane]) -> Iterator[list[tuple[Lane, Outgoing]]]:

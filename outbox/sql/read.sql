@@ -1,6 +1,6 @@
 -- The next events of the leased streams, each in its order, and one more than may be sent of each: its time says since
 -- when the rest waits. Of a stream with large events fewer are read; the first one always.
-SELECT e.run_id, e.sequence, e.event_id, e.envelope, e.recorded_at
+SELECT e.run_id, e.sequence, e.event_id, e.envelope, e.recorded_at::text
 FROM unnest(%(run_ids)s::uuid[], %(after)s::bigint[], %(upto)s::bigint[]) AS s (run_id, after, upto)
 CROSS JOIN LATERAL (
     SELECT j.*, sum(octet_length(j.envelope)) OVER (ORDER BY j.sequence) - octet_length(j.envelope) AS bytes_before
