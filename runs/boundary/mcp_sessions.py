@@ -38,6 +38,7 @@ from mcp_types import (
 from pydantic import TypeAdapter, ValidationError
 
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
+from runs.boundary import mcp_calls
 from runs.boundary.contracts import NotSent, Refused
 from runs.boundary.mcp_config import McpServerConfig, ValueMissing, secrets_of
 from runs.boundary.mcp_http import McpHttpTransport, http_client
@@ -382,23 +383,25 @@ class McpSessions:
         before_send: BeforeSend | None = None,
         progress: Progress | None = None,
         expected_digest: str = "",
+        noted_as: str = "",
     ) -> Answer:
         """One call on a session of this server, started if need be.
 
         Raises NotSent, Refused, or Unclear (SessionLost, CallTimedOut); a cancellation of the caller cancels the call
-        at the server and goes on.
+        at the server and goes on. `noted_as` lets a probe of any process know whether the call may still run.
         """
         async with self._session(config, workspace) as session:
             try:
                 await session.check_definition(tool, expected_digest)
-                return await session.call(
-                    tool,
-                    arguments,
-                    timeout_seconds=min(timeout_seconds, config.call_timeout_seconds),
-                    meta=meta or {},
-                    before_send=before_send,
-                    progress=progress,
-                )
+                async with mcp_calls.noted(noted_as, session.server.lock):
+                    return await session.call(
+                        tool,
+                        arguments,
+                        timeout_seconds=min(timeout_seconds, config.call_timeout_seconds),
+                        meta=meta or {},
+                        before_send=before_send,
+                        progress=progress,
+                    )
             except TimeoutError as error:  # of the listing; a call's own is CallTimedOut
                 self._retire(session)
                 raise NotSent(f"the MCP server {config.name!r} does not list its tools in time") from error
@@ -419,14 +422,6 @@ class McpSessions:
             except (MCPError, ValidationError, TimeoutError) as error:
                 self._retire(session)
                 raise NotSent(session.redacted(f"{config.name!r} does not list its tools: {_words(error)}")) from error
-
-    async def quiet(self, config: McpServerConfig, workspace: str = "") -> bool:
-        """Wait for processes of this server that left a call unanswered to end. False if one could still act."""
-        key = _key(config, workspace)
-        owners = {session.owner for session in self._ending if session.key == key}
-        if owners:
-            await asyncio.wait(owners, timeout=CLOSE_SECONDS)
-        return all(owner.done() for owner in owners)
 
     async def close(self) -> None:
         """End all sessions; when this returns, no server process of this pool remains. The pool takes no more calls."""

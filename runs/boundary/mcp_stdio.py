@@ -19,7 +19,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from runs.boundary import mcp_stdio_guard
+from runs.boundary import mcp_calls, mcp_stdio_guard
 from runs.boundary.mcp_config import WORKSPACE, McpServerConfig, process_environment
 from runs.boundary.mcp_wire import LineSplitter, Streams, read_message
 
@@ -38,6 +38,7 @@ class ServerProcess:
 
     stderr: bytearray = field(default_factory=bytearray)
     pid: int = 0
+    lock: str = ""  # the file whose lock the process and its descendants hold; see `mcp_calls`
     end_now: bool = False  # do not wait for the server to end by itself: nothing it still does must happen
 
     def complaint(self) -> str:
@@ -50,7 +51,9 @@ async def stdio_streams(config: McpServerConfig, workspace: str, server: ServerP
 
     Raises OSError if the working directory is missing, ValueMissing if a declared value cannot be read.
     """
-    process = await _start(config, workspace)
+    await asyncio.to_thread(mcp_calls.tidy)
+    with mcp_calls.held_lock() as (server.lock, descriptor):
+        process = await _start(config, workspace, () if descriptor is None else (descriptor,))
     server.pid = process.pid
     read_in, read_out = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_in, write_out = anyio.create_memory_object_stream[SessionMessage](0)
@@ -63,12 +66,15 @@ async def stdio_streams(config: McpServerConfig, workspace: str, server: ServerP
         finally:
             with anyio.CancelScope(shield=True):
                 await _end(process, server)
+                if process.returncode is not None:
+                    await asyncio.to_thread(mcp_calls.forget_lock_if_free, server.lock)
             tasks.cancel_scope.cancel()
     for stream in (read_in, read_out, write_in, write_out):
         stream.close()
 
 
-async def _start(config: McpServerConfig, workspace: str) -> asyncio.subprocess.Process:
+async def _start(config: McpServerConfig, workspace: str, locks: tuple[int, ...]) -> asyncio.subprocess.Process:
+    """The guard with its server; both hold `locks` as long as one of them, or a descendant, lives."""
     guard = [sys.executable, "-I", "-S", GUARD, str(os.getpid())]
     command = [config.command, *(argument.replace(WORKSPACE, workspace) for argument in config.args)]
     return await asyncio.create_subprocess_exec(
@@ -79,6 +85,7 @@ async def _start(config: McpServerConfig, workspace: str) -> asyncio.subprocess.
         stderr=asyncio.subprocess.PIPE,
         env=process_environment(config, workspace),
         cwd=config.working_directory.replace(WORKSPACE, workspace) or None,
+        pass_fds=locks,
         start_new_session=True,  # a Ctrl-C at the worker's terminal is the worker's to handle
     )
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from kernel_project.primitives import clock
+from runs.boundary import mcp_calls
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.lookups import LookUp, cannot_tell, judged
 from runs.boundary.mcp_config import McpServerConfig, stored_config
@@ -63,6 +64,7 @@ async def perform(dispatch: Dispatch) -> EffectResult:
         before_send=dispatch.sending,
         progress=dispatch.heartbeat,
         expected_digest=call.digest,
+        noted_as=mcp_calls.call_name(dispatch.idempotency_key, dispatch.attempt) if call.probe else "",
     )
     kind = answer.result.get("resultType", "complete")
     if kind not in ("complete", "input_required"):
@@ -78,20 +80,26 @@ async def probe(dispatch: Dispatch) -> ProbeAnswer:
         return cannot_tell(str(error))
     if call.probe is None:
         return cannot_tell("no look-up is declared for this tool")
-    sessions = current_sessions()
-    if not await sessions.quiet(call.config, dispatch.workspace):
-        return cannot_tell("the server process that got the call has not ended; it could still act")
+    may_act = await _could_still_act(call, dispatch)  # asked first: what ends after the look-up proves nothing
     try:
-        answer = await sessions.call(
+        answer = await current_sessions().call(
             call.config,
             call.probe.tool,
             filled(call.probe.arguments, values_of(dispatch)),
             workspace=dispatch.workspace,
             timeout_seconds=PROBE_SECONDS_MAX,
         )
-        return verdict(call.probe, answer, dispatch)
+        found = verdict(call.probe, answer, dispatch)
+        return cannot_tell(may_act) if may_act and found.verdict == ProbeVerdict.ABSENT else found
     except (NotSent, Refused, Unclear) as error:
         return cannot_tell(f"the look-up failed: {error}")
+
+
+async def _could_still_act(call: _Call, dispatch: Dispatch) -> str:
+    """Why the call may still be running, so that not seeing its effect proves nothing. Over HTTP only time tells."""
+    if call.config.transport != "stdio":
+        return ""
+    return await mcp_calls.could_still_act(dispatch.idempotency_key, dispatch.attempt)
 
 
 def verdict(declared: ProbeDeclaration, answer: Answer, dispatch: Dispatch) -> ProbeAnswer:
