@@ -23,6 +23,7 @@ RUNS_MAX = 5_000  # live runs that one tick explains, the oldest first
 BATCH = 500
 LOOKS_MAX = 100  # of them, those that Temporal is asked about
 QUIET = timedelta(seconds=5)  # a run that moved a moment ago needs no reason
+STOPPING = timedelta(seconds=60)  # a call that was told to stop has long ended; after it, Temporal is asked
 UNTAKEN = timedelta(seconds=10)  # a task that nobody took for so long has no worker
 TASK_FAILURES_MIN = 2  # one failure of a workflow's task may be chance
 REASON_CHARS_MAX = 200
@@ -66,7 +67,11 @@ def _granted(calls: dict[UUID, list[Operation]]) -> set[UUID]:
 
 def _reason(run: Run, calls: Sequence[Operation], granted: set[UUID]) -> str | None:
     """Why the run waits, as far as our own rows say; empty if it has just moved, None if they do not say."""
-    if run.state != Run.State.CANCELLING:
+    if run.state == Run.State.CANCELLING:
+        running = [one.name for one in calls if one.state == STATE.DISPATCHED]
+        if running and run.cancel_requested_at is not None and now() - run.cancel_requested_at < STOPPING:
+            return _named("stop requested, still running", running)
+    else:
         gated = [one.name for one in calls if one.state == STATE.AWAITING_APPROVAL and one.id not in granted]
         if gated:
             return _named("approval", gated)

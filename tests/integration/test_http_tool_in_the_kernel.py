@@ -169,6 +169,22 @@ def test_a_target_that_is_not_allowed_fails_without_an_effect(api, tmp_path):
     assert row(operation).sending_at is None
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"score": NaN}', b'{"scores": [Infinity, 1e400, -1e400]}', b'{"id": 1, "text": "\\u0000"}']
+)
+def test_numbers_that_json_does_not_have_are_kept_marked_and_nothing_is_repeated(api, tmp_path, body):
+    """C70, for this kind of tool."""
+
+    def plan(handler: Handler) -> None:
+        handler.act()
+        handler.answer(201, body)
+
+    api.plan = plan
+    operation = asked(load(tmp_path, declared(api)))
+    assert [perform_now(operation.id).state for _ in range(2)] == ["succeeded"] * 2
+    assert (len(api.effects), result_of(row(operation))["is_error"]) == (1, False)
+
+
 def test_a_secret_stands_in_no_row(api, tmp_path, monkeypatch):
     monkeypatch.setenv("PAY_TOKEN", "Bearer canary-of-the-test")
     headers = {"Authorization": {"from_env": "PAY_TOKEN"}}

@@ -95,6 +95,8 @@ def test_an_attempt_begins_only_where_the_call_has_not_left_or_had_no_effect(old
         {"name": "other"}, {"arguments_digest": "b" * 64}, {"call_digest": "b" * 64}, {"unique_key": "b" * 64},
         {"definition_digest": "b" * 64}, {"effect": "read"}, {"actor": "other"}, {"turn": 9}, {"position": 9},
         {"idempotent_for_seconds": 60}, {"probes": True}, {"kind": "mcp"}, {"call_label": "x"}, {"tool": None},
+        {"compensates_id": "6f1c2f0e-1111-5222-8333-444455556666"}, {"run_id": "6f1c2f0e-1111-5222-8333-444455556666"},
+        {"proposed_at": "2026-01-01T00:00Z"}, {"twin_id": "6f1c2f0e-1111-5222-8333-444455556666"},
     ],
 )  # fmt: skip
 def test_the_intent_of_an_operation_cannot_change(change):

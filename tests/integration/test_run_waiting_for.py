@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_project.primitives.clock import now
 from runs.loop import temporal, waiting
-from runs.models import Operation
+from runs.models import Operation, Run
 from tests.kernel import Carrier, begin, call, calls, ended, make_project, make_tool, read, rule, says, waits
 from tests.waiting import until_sync
 
@@ -77,6 +78,18 @@ def test_a_run_whose_workflow_was_ended_in_temporal_ends_with_a_name(project, im
     temporal._loop.run(terminate(), 10)
     waiting.explain()
     assert (read(run).state, read(run).failure_code) == ("failed", "workflow_lost")
+
+
+def test_a_run_that_is_to_stop_names_the_call_that_still_runs():
+    """C59: stop requested, tool still running, until it is known."""
+    run = Run(state="cancelling", cancel_requested_at=now(), created_at=now())
+    calls = [Operation(state="dispatched", name="slow"), Operation(state="succeeded", name="done")]
+    assert waiting._reason(run, calls, set()) == "stop requested, still running: slow"
+    run.cancel_requested_at -= 2 * waiting.STOPPING
+    run.created_at = run.cancel_requested_at
+    for one in calls:
+        one.proposed_at = run.created_at
+    assert waiting._reason(run, calls, set()) is None, "by now Temporal is asked"
 
 
 def test_a_moving_run_waits_for_nothing(project):
