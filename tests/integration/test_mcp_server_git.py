@@ -87,7 +87,7 @@ async def test_a_commit_is_found_by_its_trailer(git_server: str, repository: Pat
     assert staged.is_error is False, staged.text
     arguments = {**place, "message": f"Add a report\n\nOperation-Id: {operation}"}
     commit = dispatch(server, "git_commit", arguments, operation=operation, workspace=str(repository), probe=LOOK_UP)
-    assert (await mcp.probe(commit)).verdict is ProbeVerdict.ABSENT
+    assert (await mcp.probe(commit)).verdict is ProbeVerdict.CANNOT_TELL, "nobody here knows of such a call"
     done = await mcp.perform(commit)
     assert done.text.startswith("Changes committed successfully")
     found = await mcp.probe(commit)
