@@ -24,7 +24,7 @@ from runs.boundary.sandbox.contracts import Capabilities, Left
 from runs.boundary.sandbox.docker import Docker
 from runs.boundary.sandbox.engine import EngineSilent
 from runs.boundary.sandbox.lifecycle import End, Life
-from runs.boundary.threads import in_thread
+from runs.boundary.threads import in_thread, with_clean_connection
 from runs.models import Operation, Sandbox, SandboxReport
 
 logger = logging.getLogger(__name__)
@@ -119,9 +119,10 @@ def _without_command(operation_ids: Collection[str]) -> set[str]:
 def _with_outcome(operation_ids: Collection[str]) -> set[str]:
     """Of these, the operations of ours whose container nobody will ask for any more.
 
-    While an operation is uncertain its container is the evidence.
+    While an operation is uncertain its container is the evidence. Asked on a thread that keeps no connection.
     """
-    return {str(row.id) for row in _known(operation_ids) if row.state not in (STATE.DISPATCHED, STATE.UNCERTAIN)}
+    known = with_clean_connection(lambda: _known(operation_ids))
+    return {str(row.id) for row in known if row.state not in (STATE.DISPATCHED, STATE.UNCERTAIN)}
 
 
 def _known(operation_ids: Collection[str]) -> list[Operation]:

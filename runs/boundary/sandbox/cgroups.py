@@ -39,12 +39,12 @@ class Mount:
 
 
 def worker_identity(pid: int) -> str:
-    """A process, its start (pids are used again) and its pid namespace. Empty when it is gone."""
+    """A process, its start (pids are used again) and its pid namespace. Empty when it is gone, or a zombie."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    return f"{pid}.{stat.rpartition(')')[2].split()[19]}.{pid_namespace()}"
+    return "" if stat[0] in "ZX" else f"{pid}.{stat[19]}.{pid_namespace()}"
 
 
 @cache

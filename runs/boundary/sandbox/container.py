@@ -110,6 +110,8 @@ class ContainerRun:
 
     def _protected_mounts(self) -> list[str]:
         pairs = [(f"{self.place.path}/{path}", f"/workspace/{path}") for path in self.protected]
+        if moved := [source for source, _ in pairs if os.path.realpath(source) != source]:
+            raise NotSent(f"{moved[0]!r} changed its place while the sandbox was made")
         return _each("--mount", [mount(source, target, read_only=True) for source, target in pairs])
 
     # --- while it runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -150,4 +151,5 @@ class Capabilities:
         """One line for a person."""
         image = f", image {self.image}" if self.image else ""
         limits = {"none": "limits for each process alone", "engine": "limits by the engine"}
-        return f"{self.driver} {self.version}{image}, {limits.get(self.cgroup, f'cgroup {self.cgroup}')}"
+        engine = f"docker driver, {PurePosixPath(self.program).name}" if self.driver == "docker" else self.driver
+        return f"{engine} {self.version}{image}, {limits.get(self.cgroup, f'cgroup {self.cgroup}')}"
