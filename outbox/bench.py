@@ -31,6 +31,7 @@ EVENTS_PER_RUN = 200
 LATENCY_EVENTS_PER_S = 200
 LATENCY_SECONDS = 15.0
 LATENCY_WAIT_SECONDS = 30.0  # for the last ones
+LATENCY_RUN_SECONDS_MAX = 900.0  # of the publisher, which is stopped when all is there: a busy machine writes slowly
 BACKLOG_SMALL = 10_000
 BACKLOG_LARGE = 10_000_000
 BACKLOG_EVENTS_PER_RUN = 1_000
@@ -85,7 +86,7 @@ def latency() -> list[Figure]:
     store = EventStore(settings.TEMPORALITY_URL, settings.TEMPORALITY_TOKEN)
     acknowledged: dict[UUID, float] = {}
     publisher = Publisher(_Noting(store, acknowledged))
-    thread = threading.Thread(target=publisher.run, args=[LATENCY_SECONDS + LATENCY_WAIT_SECONDS])
+    thread = threading.Thread(target=publisher.run, args=[LATENCY_RUN_SECONDS_MAX])
     thread.start()
     committed = _write_steadily()
     deadline = time.perf_counter() + LATENCY_WAIT_SECONDS
@@ -249,8 +250,13 @@ def _claim_and_update_rate() -> float:
 
 
 def _null_rate() -> float:
-    _fill(STORE_EVENTS)
-    return _drain_rate(Publisher(NullSink()), STORE_EVENTS)
+    """The best of three: what else the machine does makes it slower, and nothing makes it faster."""
+
+    def once() -> float:
+        _fill(STORE_EVENTS)
+        return _drain_rate(Publisher(NullSink()), STORE_EVENTS)
+
+    return max(once() for _ in range(3))
 
 
 def _grow_journal(rows: int) -> None:
