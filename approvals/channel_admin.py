@@ -120,6 +120,7 @@ class DeliveryAdmin(FactAdmin):
     list_select_related = ["channel"]
     exact_ids = ["approval_id", "id"]
     search_help_text = "A whole request or message id"
+    fields = ["about", "to", "fate", "attempts", "due", "problem", "text"]
     ordering = ["-id"]
 
     @admin.display(description="Message")
@@ -140,6 +141,10 @@ class DeliveryAdmin(FactAdmin):
     @admin.display(description="Due")
     def due(self, delivery: Delivery) -> SafeString:
         return moment(delivery.next_attempt_at)
+
+    @admin.display(description="What is told")
+    def text(self, delivery: Delivery) -> SafeString:
+        return format_html('<pre class="k-text">{}</pre>', shown(delivery.body))
 
     @admin.display(description="Last problem")
     def problem(self, delivery: Delivery) -> SafeString:

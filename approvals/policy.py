@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from approvals import predicates
@@ -155,6 +155,8 @@ def _checked(rule: Rule) -> dict[str, Any]:
 def save(project: str, rule: Rule, by: str) -> tuple[Policy, bool]:
     """Put a rule in force: the version that is there if it says the same, else a new one that retires the old."""
     wanted = _checked(rule)
+    with connection.cursor() as cursor:  # of a name that is new there is no row to lock
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"policy {project} {rule.name}"])
     others = Policy.objects.filter(project=project, retired_at__isnull=True).exclude(name=rule.name)
     if others.count() >= POLICIES_MAX:
         raise Invalid(f"a project may have {POLICIES_MAX} rules in force: retire some first")

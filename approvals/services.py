@@ -442,7 +442,7 @@ def _event(
             "tool": approval.tool,
             "arguments_hash": approval.arguments_hash,
             "policy": approval.policy_name,
-            "policy_id": str(approval.policy_id) if approval.policy_id else None,
+            **({"policy_id": str(approval.policy_id)} if approval.policy_id else {}),
             "group": approval.group,
             **more,
         },
