@@ -216,11 +216,11 @@ def draft(run: Run) -> list[Draft]:
     return drafts
 
 
-def cause(run: Run) -> tuple[UUID, ...]:
-    """The event that told of the effect that is to be undone, for the event that begins to undo it."""
+def cause(run: Run) -> dict[str, str]:
+    """The event that told of the effect that is to be undone: of another run, so it is named beside the causes."""
     assert run.compensates_id is not None
     original = Operation.objects.filter(id=run.compensates_id).first()
-    return (journal.started_id(original),) if original is not None else ()
+    return {"compensates_event": str(journal.started_id(original))} if original is not None else {}
 
 
 def summary(call: Operation | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -160,11 +160,9 @@ def begin_run(run: Run) -> None:
 def _started(run: Run) -> NewEvent:
     version = run.agent_version
     data = {"status": "running", "agent": version.agent.name, "agent_version": version.version}
-    begun = run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})
-    if run.compensates_id is None:
-        return begun
-    undoes = {"compensates": str(run.compensates_id), "requested_by": run.started_by}
-    return replace(begun, data={**begun.data, **undoes}, caused_by=compensation.cause(run))
+    if run.compensates_id is not None:
+        data |= {"compensates": str(run.compensates_id), "requested_by": run.started_by, **compensation.cause(run)}
+    return run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})
 
 
 def hear(run_id: UUID) -> None:

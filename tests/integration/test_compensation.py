@@ -11,6 +11,7 @@ import pytest
 from django.db import connection
 
 from approvals.models import Approval
+from kernel_project import verify
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound, Unavailable
 from outbox.contracts import Actor
 from outbox.models import Event
@@ -110,6 +111,7 @@ def test_the_declared_tool_is_called_once_with_what_was_called_and_answered(proj
         f"{undone.id} unpay payment 17 of order 7, made as {paid.id}",
     ]
     assert facts(paid) == before
+    assert [check.id for check in verify.run() if not check.ok] == []
 
 
 def test_its_events_name_what_it_undoes_and_what_caused_it(project, ledger):
@@ -121,7 +123,7 @@ def test_its_events_name_what_it_undoes_and_what_caused_it(project, ledger):
     events = [json.loads(text)["data"] for text in
               Event.objects.filter(run_id=run.id).order_by("sequence").values_list("envelope", flat=True)]  # fmt: skip
     assert (events[0]["compensates"], events[0]["requested_by"]) == (str(paid.id), "olga")
-    assert events[0]["caused_by"] == [str(journal.started_id(paid))]
+    assert events[0]["compensates_event"] == str(journal.started_id(paid))
     assert events[2]["compensates"] == str(paid.id)
 
 
