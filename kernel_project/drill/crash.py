@@ -37,8 +37,8 @@ def _in_its_environment(stack: Stack, kills: int, words: Sequence[str]) -> Json:
         stderr=sys.stderr, text=True, timeout=MATRIX_SECONDS_MAX, check=False,
     )  # fmt: skip
     try:
-        report: Json = json.loads(done.stdout)
-    except ValueError:
+        report: Json = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
         raise NotAsPromised(f"the crash matrix gave no report; its process ended with {done.returncode}") from None
     return report
 

@@ -18,7 +18,8 @@ from uuid import UUID
 
 from django.core.management import call_command
 from django.db import close_old_connections, transaction
-from django.db.models.functions import Now
+from django.db.models import F
+from django.db.models.functions import Coalesce, Now
 
 from approvals import services as approvals
 from approvals.contracts import Decider
@@ -44,7 +45,8 @@ PROJECT = "crash-matrix"
 KILLS_MAX = 1_000  # of one cell; all its calls are one turn of one run
 DELIVERY_SECONDS_MAX = 300.0
 PUBLISH_SECONDS = 2.0  # of the publisher, between two looks at the lag
-LOOKS_MAX = 100  # at what the event store has; each takes several hundred runs
+SEEN_SECONDS_MAX = 120.0  # until the event store says that it has all; it is asked again about a run after 30 s only
+SEEN_PAUSE_SECONDS = 1.0
 STARTED = ("tool.started", "model.started")
 ENDED = ("tool.completed", "tool.failed", "model.completed", "model.failed")
 STATE = Operation.State
@@ -169,9 +171,11 @@ def deliver() -> None:
             hindered = behind.destination_error or "the event store said nothing of an error"
             raise NotAsPromised(f"{behind.pending} events could not be delivered: {hindered}")
         call_command("outbox_publish", seconds=PUBLISH_SECONDS, stdout=io.StringIO())
-    for _ in range(LOOKS_MAX):
-        if not seen.look():
-            break
+    unseen = Stream.objects.filter(project=PROJECT, published__gt=Coalesce(F("seen"), 0))
+    until = time.monotonic() + SEEN_SECONDS_MAX
+    while unseen.exists() and time.monotonic() < until:
+        seen.look()
+        time.sleep(SEEN_PAUSE_SECONDS)
     close_old_connections()
 
 

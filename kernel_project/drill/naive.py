@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,7 @@ def _start(queue: str, place: str, expected: int, environment: Mapping[str, str]
 def _work(address: str, namespace: str, queue: str, place: str, expected: int, environment: Mapping[str, str]) -> None:
     """A worker in a process of its own, until it is killed."""
     os.environ.update(environment)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library logs to standard output, which is the report's
     asyncio.run(_serve(address, namespace, queue, Activity(place, expected)))
 
 
