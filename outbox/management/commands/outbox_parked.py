@@ -30,9 +30,7 @@ class Command(BaseCommand):
             does = verbs.add_parser(verb, help=text)
             does.add_argument("event", nargs="?", type=UUID)
             does.add_argument("--all", action="store_true", help=f"every parked event, at most {MANY_MAX}")
-            does.add_argument(
-                "--reason", default="", help="with --all: only those parked for it, as conflict"
-            )
+            does.add_argument("--reason", default="", help="with --all: only those parked for it, as conflict")
             does.add_argument("--note", required=True, help="why")
             does.add_argument("--by", default="", help="who decides (default: your account on this machine)")
 
