@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from runs.loop import waiting
 from tests.acceptance.refund_desk import MODES, Desk
 from tests.kernel import ended
 from tests.waiting import until_sync
@@ -113,7 +114,7 @@ def test_the_operator_who_lets_a_waiting_run_go_on_does_not_pay_again(desk, verd
     desk.ledger.breaks(order, "close")
     run = desk.refund("refund-opaque", order, on_uncertain="wait")
     operation = desk.until(run, "uncertain")
-    until_sync(lambda: "uncertain" in desk.api.get(f"/runs/{run.id}").data["waiting_for"])
+    until_sync(lambda: waiting.explain() and "uncertain" in desk.api.get(f"/runs/{run.id}").data["waiting_for"])
     answer = desk.api.post(f"/operations/{operation.id}/reconcile", {"verdict": verdict, "note": "on the statement"})
     assert answer.status_code == 200, answer.data
     assert "Not executed" in desk.told(run)[1]
