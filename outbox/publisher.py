@@ -22,6 +22,7 @@ from outbox.destination import (
     ACKNOWLEDGED,
     ANSWER_SECONDS_MAX,
     CONNECT_SECONDS_MAX,
+    RETRY_AFTER_MAX_SECONDS,
     SILENCE_SECONDS_MAX,
     STORAGE,
     DestinationFailed,
@@ -159,7 +160,8 @@ class Publisher:
         sweeps = began >= self._sweep_at
         parameters = {
             "hint": LONG_AGO if sweeps else self._hint, "streams": STREAMS_PER_CLAIM, "token": token,
-            "lease_seconds": LEASE_SECONDS, "destination": self.sink.name,
+            "lease_seconds": LEASE_SECONDS, "destination": self.sink.name, "held_max_seconds": HELD_MAX_SECONDS,
+            "circuit_max_seconds": RETRY_AFTER_MAX_SECONDS, "margin_seconds": place.CLOCK_MARGIN_SECONDS,
         }  # fmt: skip
         rows = _query("claim", parameters)
         if sweeps:
