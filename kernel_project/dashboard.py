@@ -157,9 +157,24 @@ def _lag_notice(lag: outbox.Lag) -> tuple[str, str]:
         return f"The event store does not take events{wait}. Nothing is lost; the lag grows until it answers.", "bad"
     if lag.publisher_late:
         return "Nothing publishes: look at Celery's worker and beat.", "bad"
+    if lag.parked:
+        rest = "All else is on its way." if lag.pending else "All else has been acknowledged."
+        waits = f"{_events(lag.parked)} refused by the event store and {_waits(lag.parked)} for a person."
+        return f"{waits} {rest}", "bad"
     if lag.pending:
         return "On its way.", "live"
+    if lag.given_up:
+        sentence = f"{_events(lag.given_up)} given up by a person. All else that was written has been acknowledged."
+        return sentence, "good"
     return "Everything that was written has been acknowledged.", "good"
+
+
+def _events(count: int) -> str:
+    return "1 event was" if count == 1 else f"{_at_least(count, count >= outbox.PARKED_MAX)} events were"
+
+
+def _waits(count: int) -> str:
+    return "waits" if count == 1 else "wait"
 
 
 def _late(age: float | None) -> str:

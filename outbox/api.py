@@ -21,6 +21,7 @@ from outbox.selectors import (
     PUBLISHER_LATE_SECONDS,
     RECENT_STREAMS_MAX,
     STREAMS_BEHIND_MAX,
+    current_destination,
     stream_lag,
 )
 
@@ -39,9 +40,11 @@ class ProjectLag(BaseModel):
     parked: int = Field(description="Events that the event store refused for good; a person has to look.")
     unaccounted: int = Field(description="Difference between cursors and journal, of the oldest runs: must be 0.")
     runs_asked: int = Field(description="Of the latest runs, those of which the event store was asked what it has.")
-    acknowledged: int = Field(description="Events of those runs that it acknowledged, or refused for good.")
-    seen: int = Field(description="Events of those runs that it says it has, without a gap from the first on.")
-    runs_with_gap: int = Field(description="Of those runs, the ones of which it misses something.")
+    acknowledged: int = Field(
+        description="Events of those runs that it acknowledged, without what it refused for good."
+    )
+    seen: int = Field(description="Events of those runs that it says it has, up to the first that it misses unrefused.")
+    runs_with_gap: int = Field(description="Of those runs, the ones of which it misses something that it acknowledged.")
     is_minimum: bool = Field(description="There is more than one look counts; the numbers are minima.")
     publisher_age_seconds: float | None = Field(description="Since a publisher was last alive.")
     publisher_late: bool = Field(description="Nothing publishes.")
@@ -57,7 +60,7 @@ class RunLag(BaseModel):
     head: int = Field(description="Sequence of the run's last event.")
     published: int = Field(description="Last sequence that was acknowledged, or refused for good.")
     acknowledged: int = Field(description="Events that the event store acknowledged.")
-    seen: int | None = Field(description="Highest sequence below which it says it misses nothing; null: not asked yet.")
+    seen: int | None = Field(description="Up to which sequence it misses nothing but what it refused; null: unknown.")
     seen_at: WireTime | None = Field(description="When it was asked.")
     pending: int
     parked: int
@@ -90,7 +93,7 @@ def project_lag(project: str) -> ProjectLag:
         "events_max": AUDITED_EVENTS_MAX,
     }
     with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "project_lag"), {"project": project, **limits})
+        cursor.execute(load(HERE, "project_lag"), {"project": project, "destination": current_destination(), **limits})
         assert cursor.description is not None
         names = [column.name for column in cursor.description]
         row = dict(zip(names, cursor.fetchone(), strict=True))

@@ -18,7 +18,7 @@ from kernel_project.primitives.clock import now
 from kernel_project.primitives.ids import new_id
 from outbox import bench_environment, partitions, services
 from outbox.contracts import NewEvent
-from outbox.destination import EventStore, Outgoing, Receipts
+from outbox.destination import EventStore, Outgoing, Receipts, Sink, Verdict
 from outbox.models import Destination, Event, Stream
 from outbox.publisher import NullSink, Publisher
 
@@ -122,7 +122,7 @@ def backlog() -> list[Figure]:
 class _Noting:
     """A sink that notes when each event was acknowledged."""
 
-    def __init__(self, sink: EventStore, acknowledged: dict[UUID, float]) -> None:
+    def __init__(self, sink: Sink, acknowledged: dict[UUID, float]) -> None:
         self.name, self._sink, self._acknowledged = sink.name, sink, acknowledged
 
     def abort(self) -> None:
@@ -131,7 +131,9 @@ class _Noting:
     def deliver(self, batch: Sequence[Outgoing], until: float) -> Receipts:
         receipts = self._sink.deliver(batch, until)
         at = time.perf_counter()
-        self._acknowledged.update({event.event_id: at for event in batch})
+        self._acknowledged.update(
+            {name: at for name, receipt in receipts.items() if receipt.verdict == Verdict.ACKNOWLEDGED}
+        )
         return receipts
 
 

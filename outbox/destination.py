@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import hashlib
 import json
 import re
 import time
@@ -25,6 +26,8 @@ ANSWER_SECONDS_MAX = 10.0  # until the whole answer is there, however many piece
 ANSWER_BYTES_MAX = 1024 * 1024  # a hundred results of ours are below 40 kB
 RETRY_AFTER_MAX_SECONDS = 3_600.0
 ERROR_CHARS_MAX = 500
+NAME_CHARS_MAX = 100  # of the destination's row
+NAME_DIGEST_CHARS = 32
 WRAPPING = len(b'{"events":[]}')
 GUILTY = re.compile(r"events\[(\d{1,4})\]: ")  # how a batch that is refused as a whole names the event
 
@@ -116,7 +119,7 @@ class EventStore:
     """A server that speaks `temporality.event/1`; one that knows only the public part of it is enough."""
 
     def __init__(self, url: str, token: str, client: httpx2.Client | None = None) -> None:
-        self.name = url
+        self.name = destination_name(url)
         self._url = url.rstrip("/") + EVENTS_PATH
         self._client = client or _new_client()
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -138,17 +141,24 @@ class EventStore:
         match answer.status:
             case 200 | 207:
                 return _receipts(answer, batch)
-            case 400 | 413 | 422 if len(batch) > 1:
+            case 413 if len(batch) > 1:
                 return self._divided(_parts(batch, _error(answer)), until)
-            case 400 | 422:
-                return {batch[0].event_id: Receipt(Verdict.REFUSED, "invalid", _error(answer))}
             case 413:
-                return {batch[0].event_id: Receipt(Verdict.REFUSED, "too_large", _error(answer))}
-            case 403 if len(parts := _halves_by_run(batch)) > 1:
-                return self._divided(parts, until)
-            case 403:  # this project is not ours to write: its streams wait, the others go on
-                return {event.event_id: Receipt(Verdict.HELD, "forbidden", _error(answer)) for event in batch}
+                return {batch[0].event_id: _too_large(answer)}
+            case 400 | 403 | 422 if _verdict(answer) is not None:
+                return self._refused(answer, batch, until)
         raise DestinationFailed(f"HTTP {answer.status}: {_error(answer)}", _retry_after(answer.headers))
+
+    def _refused(self, answer: Answer, batch: Sequence[Outgoing], until: float) -> Receipts:
+        """The event store itself takes no such batch, because of its events or of a project."""
+        if answer.status == 403:
+            if len(parts := _halves_by_run(batch)) > 1:
+                return self._divided(parts, until)
+            # this project is not ours to write: its streams wait, the others go on
+            return {event.event_id: Receipt(Verdict.HELD, "forbidden", _error(answer)) for event in batch}
+        if len(batch) > 1:
+            return self._divided(_parts(batch, _error(answer)), until)
+        return {batch[0].event_id: Receipt(Verdict.REFUSED, "invalid", _error(answer))}
 
     def _divided(self, parts: Sequence[Sequence[Outgoing]], until: float) -> Receipts:
         """Send the parts one after the other: the events of a run keep their order."""
@@ -175,6 +185,14 @@ class EventStore:
             raise DestinationFailed(f"{type(error).__name__}: the event store cannot be reached") from error
         except (OSError, RuntimeError) as error:  # the connection was cut off by us while we waited
             raise DestinationFailed(f"{type(error).__name__}: the request was given up") from error
+
+
+def destination_name(url: str) -> str:
+    """The address, or of a long one its beginning and its hash: the name is a key of NAME_CHARS_MAX characters."""
+    if len(url) <= NAME_CHARS_MAX:
+        return url
+    digest = hashlib.sha256(url.encode()).hexdigest()[:NAME_DIGEST_CHARS]
+    return f"{url[: NAME_CHARS_MAX - NAME_DIGEST_CHARS - 1]}#{digest}"
 
 
 def _new_client() -> httpx2.Client:
@@ -255,11 +273,28 @@ def _receipt(result: _Result) -> Receipt:
     return Receipt(Verdict.HELD, "unknown_status", f"the answer's status {_shown(result.status)[:40]!r} is unknown")
 
 
-def _error(answer: Answer) -> str:
+def _too_large(answer: Answer) -> Receipt:
+    """One event alone. Something in between says so in its own words: the run waits, but nothing is parked for it."""
+    verdict = Verdict.REFUSED if _verdict(answer) is not None else Verdict.HELD
+    return Receipt(verdict, "too_large", _error(answer))
+
+
+def _verdict(answer: Answer) -> str | None:
+    """What the event store says in the contract's form, `{"error": "…"}` and nothing else.
+
+    None for any other body: it comes from a proxy, a gateway or another service, and says nothing about events.
+    """
     try:
-        return _shown(str(json.loads(answer.body)["error"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "without an error text"
+        body = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or body.keys() != {"error"} or not isinstance(body["error"], str):
+        return None
+    return _shown(body["error"]) if body["error"].strip() else None
+
+
+def _error(answer: Answer) -> str:
+    return _verdict(answer) or "without an error text of the contract"
 
 
 def _shown(text: str) -> str:

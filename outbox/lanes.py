@@ -57,6 +57,28 @@ class Lane:
             return self.claimed_at.isoformat()
         return self.events[-1].recorded_at if self.events else self.ready_at.isoformat()
 
+    def outcome(self, token: UUID) -> Outcome:
+        return Outcome(
+            self.run_id, token, self.published, self.waits_since(), self.held, tuple(self.refused), self.moved
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round has to write down of one stream under its lease."""
+
+    run_id: UUID
+    token: UUID
+    published: int
+    waits_since: str
+    held: str
+    refused: tuple[tuple[Outgoing, Receipt], ...]
+    moved: int
+
+    @property
+    def lease(self) -> tuple[UUID, UUID]:
+        return self.run_id, self.token
+
 
 def batches(lanes: Sequence[Lane]) -> Iterator[list[tuple[Lane, Outgoing]]]:
     """Pack the lanes' events into bodies that the store takes. The events of a lane stay in their order."""

@@ -103,6 +103,8 @@ class ParkedEvent(models.Model):
     last_error = models.TextField()
     attempts = models.IntegerField(default=1)
     parked_at = models.DateTimeField(db_default=Now())
+    next_attempt_at = models.DateTimeField(db_default=Now(), help_text="When a queued replay is sent, or sent again.")
+    held_count = models.IntegerField(db_default=0, help_text="Replays in a row that were neither taken nor refused.")
     resolved_at = models.DateTimeField(null=True)
     resolved_by = models.CharField(max_length=200, blank=True, default="")
     note = models.TextField(blank=True, default="")
@@ -125,7 +127,9 @@ class ParkedEvent(models.Model):
             # read by the lag
             models.Index(fields=["parked_at"], name="parked_open", condition=Q(state__in=["parked", "queued"])),
             # read by the publisher, once a second
-            models.Index(fields=["parked_at"], name="parked_queued", condition=Q(state="queued")),
+            models.Index(fields=["next_attempt_at"], name="parked_queued", condition=Q(state="queued")),
+            # read by the home page
+            models.Index(fields=["parked_at"], name="parked_given_up", condition=Q(state="given_up")),
         ]
 
     def __str__(self) -> str:

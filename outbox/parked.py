@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -14,13 +15,16 @@ from kernel_project.primitives.errors import Conflict, Invalid, NotFound
 from kernel_project.primitives.sql import load
 from outbox import services
 from outbox.contracts import Actor, NewEvent
-from outbox.destination import Outgoing, Receipt, Sink, Verdict
+from outbox.destination import RETRY_AFTER_MAX_SECONDS, DestinationFailed, Outgoing, Receipt, Sink, Verdict
 from outbox.models import ParkedEvent, Stream
+from outbox.place import CLOCK_MARGIN_SECONDS
 
 HERE = Path(__file__).parent
 NOTE_CHARS_MAX = 2_000
 BY_CHARS_MAX = 200
 REPLAYS_PER_LOOK = 50
+HELD_FIRST_SECONDS = 5.0  # until a replay that was neither taken nor refused is tried again, doubling
+HELD_MAX_SECONDS = 60.0
 
 State = ParkedEvent.State
 
@@ -47,7 +51,8 @@ def replay(event_id: UUID, *, by: Actor, note: str) -> ParkedEvent:
 
     If it is refused again it is parked again. Raises Conflict unless it is parked now, NotFound, Invalid.
     """
-    parked = _move(event_id, State.QUEUED, by, note)
+    again = {"next_attempt_at": Now(), "held_count": 0}
+    parked = _move(event_id, (State.PARKED,), State.QUEUED, by, note, **again)
     services.append([_told(parked, "event.replay_requested", by, note, attempt=parked.attempts)])
     return parked
 
@@ -56,45 +61,74 @@ def replay(event_id: UUID, *, by: Actor, note: str) -> ParkedEvent:
 def give_up(event_id: UUID, *, by: Actor, note: str) -> ParkedEvent:
     """Say for good that the event store will never have this event; the journal keeps it.
 
-    The decision is an event of the same run. Raises Conflict unless it is parked now, NotFound, Invalid.
+    The decision is an event of the same run. Raises Conflict unless it is parked now or waits for its replay, NotFound,
+    Invalid.
     """
-    parked = _move(event_id, State.GIVEN_UP, by, note)
+    parked = _move(event_id, ParkedEvent.OPEN, State.GIVEN_UP, by, note, resolved_at=Now())
     services.append([_told(parked, "event.given_up", by, note)])
     return parked
 
 
 def send_queued(sink: Sink, until: float) -> int:
-    """Send what waits for its replay; returns how many events were taken. Raises DestinationFailed."""
-    with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "queued_replays"), {"destination": sink.name, "events": REPLAYS_PER_LOOK})
-        events = [Outgoing(*row) for row in cursor.fetchall()]
+    """Send what waits for its replay, what was never held first; returns how many events were taken.
+
+    Raises DestinationFailed; the event that met with it lets the others go first.
+    """
     taken = 0
-    for event in events:  # one by one: each has been refused before, and may be again
-        receipt = sink.deliver([event], until).get(event.event_id)
+    for event in _queued(sink.name):  # one by one: each has been refused before, and may be again
+        try:
+            receipt = sink.deliver([event], until).get(event.event_id)
+        except DestinationFailed as failure:
+            _hold(event, failure.message)
+            raise
         taken += _settle_replay(event, receipt)
     return taken
+
+
+def _queued(destination: str) -> list[Outgoing]:
+    parameters = {
+        "destination": destination, "events": REPLAYS_PER_LOOK, "held_max_seconds": HELD_MAX_SECONDS,
+        "circuit_max_seconds": RETRY_AFTER_MAX_SECONDS, "margin_seconds": CLOCK_MARGIN_SECONDS,
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "queued_replays"), parameters)
+        return [Outgoing(*row) for row in cursor.fetchall()]
+
+
+def _hold(event: Outgoing, error: str) -> None:
+    with connection.cursor() as cursor:
+        parameters = {
+            "event_id": event.event_id, "error": error, "held_first_seconds": HELD_FIRST_SECONDS,
+            "held_max_seconds": HELD_MAX_SECONDS,
+        }  # fmt: skip
+        cursor.execute(load(HERE, "hold_replay"), parameters)
 
 
 def _settle_replay(event: Outgoing, receipt: Receipt | None) -> bool:
     row = ParkedEvent.objects.filter(event_id=event.event_id, state=State.QUEUED)
     match receipt:
+        case None:
+            _hold(event, "the answer did not name the event")
+        case Receipt(verdict=Verdict.HELD):
+            _hold(event, receipt.error or receipt.reason)
         case Receipt(verdict=Verdict.ACKNOWLEDGED):
             return row.update(state=State.REPLAYED, resolved_at=Now()) == 1
         case Receipt(verdict=Verdict.REFUSED):
             row.update(state=State.PARKED, reason=receipt.reason, last_error=receipt.error, attempts=F("attempts") + 1)
-    return False  # held or unsent: it waits on
+    return False
 
 
-def _move(event_id: UUID, to: State, by: Actor, note: str) -> ParkedEvent:
+def _move(event_id: UUID, of: Sequence[State], to: State, by: Actor, note: str, **more: Any) -> ParkedEvent:
     _check(by, note)
-    resolved = {"resolved_at": Now()} if to == State.GIVEN_UP else {}
-    row = ParkedEvent.objects.filter(event_id=event_id, state=State.PARKED)
-    moved = row.update(state=to, resolved_by=by.id, note=note, **resolved)
+    row = ParkedEvent.objects.filter(event_id=event_id, state__in=of)
+    moved = row.update(state=to, resolved_by=by.id, note=note, **more)
     parked = ParkedEvent.objects.filter(event_id=event_id).first()
     if parked is None:
         raise NotFound("there is no such parked event")
     if not moved:
-        raise Conflict(f"the event is {parked.get_state_display()}; only a parked one can be replayed or given up")
+        raise Conflict(
+            f"the event is {parked.get_state_display()}; only a parked one can be replayed, and only one that is parked or waits can be given up"
+        )
     return parked
 
 

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 
 PLACE_SECONDS = 5.0  # a publisher that does not renew its place this long is replaced
+CLOCK_MARGIN_SECONDS = 5.0  # a smaller step back of the database's clock takes nothing from anybody who is at work
 HEARTBEATS_KEPT_DAYS = 7  # of publishers that are gone
 BACKOFF_FIRST_SECONDS = 0.5
 BACKOFF_MAX_SECONDS = 60.0
@@ -87,7 +88,14 @@ def beat(publisher: str, published: int, fenced: int) -> None:
 def _one(name: str, destination: str = "", token: UUID | None = None, **more: str | int) -> tuple[object, ...] | None:
     with connection.cursor() as cursor:
         cursor.execute(
-            load(HERE, name), {"destination": destination, "token": token, "place_seconds": PLACE_SECONDS, **more}
+            load(HERE, name),
+            {
+                "destination": destination,
+                "token": token,
+                "place_seconds": PLACE_SECONDS,
+                "margin_seconds": CLOCK_MARGIN_SECONDS,
+                **more,
+            },
         )
         found: tuple[object, ...] | None = cursor.fetchone()
     return found

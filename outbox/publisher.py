@@ -22,6 +22,7 @@ from outbox.destination import (
     ACKNOWLEDGED,
     ANSWER_SECONDS_MAX,
     CONNECT_SECONDS_MAX,
+    RETRY_AFTER_MAX_SECONDS,
     SILENCE_SECONDS_MAX,
     STORAGE,
     DestinationFailed,
@@ -29,7 +30,7 @@ from outbox.destination import (
     Receipts,
     Sink,
 )  # fmt: skip
-from outbox.lanes import EVENTS_PER_STREAM, Lane, batches, chains
+from outbox.lanes import EVENTS_PER_STREAM, Lane, Outcome, batches, chains
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
@@ -51,6 +52,7 @@ SWEEP_SECONDS_MAX = 10.0
 HELD_FIRST_SECONDS = 5.0  # until a stream whose event was held is tried again, doubling
 HELD_MAX_SECONDS = 60.0
 RECONNECT_SECONDS_MAX = 5.0  # between two tries when the database is away
+LATE_MAX = 1_000  # streams whose outcome waits for a writer; what is beyond is sent again
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,6 +72,7 @@ class Publisher:
         self._noted_at = 0.0
         self._replayed_at = 0.0
         self._failures = 0
+        self._late: list[Outcome] = []  # what could not be written down yet, because somebody writes to the stream
         self._has_place = False
         self._stop = threading.Event()
         self._senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="outbox-sender")
@@ -138,12 +141,16 @@ class Publisher:
         began = time.monotonic()
         token, lanes = self._claim()
         if not lanes:
-            return 0
+            return self._finish(token, lanes)
         self._read(lanes)
         until = min(began + LEASE_SECONDS - SEND_BUDGET_SECONDS, time.monotonic() + ROUND_SECONDS)
         failure = self._send(lanes, until)
-        done = self._advance(token, lanes)
+        done = self._finish(token, lanes)
         self._note(failure, any(lane.moved for lane in lanes))
+        return done
+
+    def _finish(self, token: UUID, lanes: Sequence[Lane]) -> int:
+        done = self._advance(token, lanes)
         self.published += done
         return done
 
@@ -153,7 +160,8 @@ class Publisher:
         sweeps = began >= self._sweep_at
         parameters = {
             "hint": LONG_AGO if sweeps else self._hint, "streams": STREAMS_PER_CLAIM, "token": token,
-            "lease_seconds": LEASE_SECONDS, "destination": self.sink.name,
+            "lease_seconds": LEASE_SECONDS, "destination": self.sink.name, "held_max_seconds": HELD_MAX_SECONDS,
+            "circuit_max_seconds": RETRY_AFTER_MAX_SECONDS, "margin_seconds": place.CLOCK_MARGIN_SECONDS,
         }  # fmt: skip
         rows = _query("claim", parameters)
         if sweeps:
@@ -237,22 +245,23 @@ class Publisher:
                 assert not left, "a sender did not end although its connection was cut"
 
     def _advance(self, token: UUID, lanes: Sequence[Lane]) -> int:
-        """Move the cursors and park what was refused, in one short transaction; a lost lease changes nothing."""
+        """Write down what became of the lanes, and of earlier ones whose streams somebody was writing to.
+
+        It waits for no writer: what cannot be written down now is tried again after each round while its lease holds.
+        After that the events are sent again, and are `repeated`. A lost lease changes nothing.
+        """
+        outcomes = [*self._late, *(lane.outcome(token) for lane in lanes)]
+        if not outcomes:
+            return 0
         with transaction.atomic():
-            parameters = {
-                "token": token,
-                "run_ids": [lane.run_id for lane in lanes],
-                "published": [lane.published for lane in lanes],
-                "waits_since": [lane.waits_since() for lane in lanes],
-                "held": [lane.held for lane in lanes],
-                "held_first_seconds": HELD_FIRST_SECONDS,
-                "held_max_seconds": HELD_MAX_SECONDS,
-            }
-            kept = {row[0] for row in _query("advance", parameters)}
-            moved = [lane for lane in lanes if lane.run_id in kept]
-            parked.park(refused for lane in moved for refused in lane.refused)
-        self.fenced += len(lanes) - len(kept)
-        return sum(lane.moved for lane in moved)
+            kept = _move_cursors(outcomes)
+            moved = [outcome for outcome in outcomes if outcome.lease in kept]
+            parked.park(refused for outcome in moved for refused in outcome.refused)
+            left = [outcome for outcome in outcomes if outcome.lease not in kept]
+            held = _still_leased(left) if left else set()
+        self._late = [outcome for outcome in left if outcome.lease in held][:LATE_MAX]
+        self.fenced += sum(outcome.lease not in held for outcome in left)
+        return sum(outcome.moved for outcome in moved)
 
     def _note(self, failure: DestinationFailed | None, something_went: bool) -> None:
         """Keep the circuit as the store is. A success is written down when it changes something, or once a second."""
@@ -288,6 +297,27 @@ class Publisher:
         published, fenced = self.published - self._told[0], self.fenced - self._told[1]
         place.beat(self.name, published, fenced)
         self._told = (self._told[0] + published, self._told[1] + fenced)
+
+
+def _move_cursors(outcomes: Sequence[Outcome]) -> set[tuple[UUID, UUID]]:
+    """Returns the leases under which it was done."""
+    parameters = {
+        **_leases(outcomes),
+        "published": [outcome.published for outcome in outcomes],
+        "waits_since": [outcome.waits_since for outcome in outcomes],
+        "held": [outcome.held for outcome in outcomes],
+        "held_first_seconds": HELD_FIRST_SECONDS,
+        "held_max_seconds": HELD_MAX_SECONDS,
+    }
+    return {(run_id, token) for run_id, token in _query("advance", parameters)}
+
+
+def _still_leased(outcomes: Sequence[Outcome]) -> set[tuple[UUID, UUID]]:
+    return {(run_id, token) for run_id, token in _query("still_leased", _leases(outcomes))}
+
+
+def _leases(outcomes: Sequence[Outcome]) -> dict[str, list[UUID]]:
+    return {"run_ids": [o.run_id for o in outcomes], "tokens": [o.token for o in outcomes]}
 
 
 def _stop_at_gap(lane: Lane) -> None:

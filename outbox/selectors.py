@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection
 
 from kernel_project.primitives.sql import load
+from outbox.destination import destination_name
 
 HERE = Path(__file__).parent
 STREAMS_BEHIND_MAX = 50_000  # streams that one look adds up, about 50 ms; beyond it the numbers are minima
@@ -37,6 +39,7 @@ class Lag:
     oldest_age_seconds: float | None
     streams_unowned: int
     parked: int
+    given_up: int
     unaccounted: int
     publisher_age_seconds: float | None
     circuit_open_seconds: float | None
@@ -109,9 +112,15 @@ def lag() -> Lag:
         events_max=AUDITED_EVENTS_MAX,
         parked_max=PARKED_MAX,
         unowned_seconds=UNOWNED_SECONDS,
+        destination=current_destination(),
     )
     assert row is not None, "an aggregate always has its row"
     return Lag(**row)
+
+
+def current_destination() -> str:
+    """The event store that events go to now; rows of earlier ones stay and say nothing about it."""
+    return destination_name(settings.TEMPORALITY_URL)
 
 
 def worst_streams() -> list[dict[str, Any]]:

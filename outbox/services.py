@@ -14,6 +14,7 @@ from django.db.transaction import TransactionManagementError
 
 from kernel_project.primitives.canonical import canonical_json
 from kernel_project.primitives.clock import wire_time
+from kernel_project.primitives.errors import Invalid
 from outbox.contracts import NewEvent
 from outbox.source import source_id
 from temporality.contracts import SCHEMA
@@ -67,7 +68,7 @@ def verify(events: Sequence[NewEvent], stored: Iterable[str | None]) -> None:
 
 
 def envelope(event: NewEvent) -> str:
-    """The canonical text of an event, with SEQUENCE_MARK where its number will stand."""
+    """The canonical text of an event, with SEQUENCE_MARK where its number will stand; Invalid if it is too large."""
     data: dict[str, Any] = {
         **event.data,
         "frame_id": event.frame_id or str(event.operation_id or event.run_id),
@@ -97,7 +98,9 @@ def envelope(event: NewEvent) -> str:
     if event.evidence:
         whole["evidence"] = [{"ref": ref} for ref in event.evidence]
     text = canonical_json(whole)
-    assert len(text) <= ENVELOPE_BYTES_MAX, f"a {event.type} event of {len(text)} bytes: use a reference"
+    if (size := len(text.encode())) > ENVELOPE_BYTES_MAX:
+        told = f"a {event.type} event of {size} bytes is larger than {ENVELOPE_BYTES_MAX}"
+        raise Invalid(f"{told}: put the content into an artifact")
     return text
 
 

@@ -26,10 +26,14 @@ SELECT
     (SELECT count(*) FROM (
         SELECT FROM outbox_parkedevent WHERE state IN ('parked', 'queued') LIMIT %(parked_max)s
     ) p) AS parked,
+    (SELECT count(*) FROM (
+        SELECT FROM outbox_parkedevent WHERE state = 'given_up' LIMIT %(parked_max)s
+    ) g) AS given_up,
     (SELECT coalesce(sum(abs(promised - kept) + beyond), 0)::bigint FROM owed) AS unaccounted,
     (SELECT extract(epoch FROM clock_timestamp() - max(beat_at))::float FROM outbox_publisherheartbeat)
         AS publisher_age_seconds,
-    (SELECT extract(epoch FROM max(open_until) - clock_timestamp())::float FROM outbox_destination
-        WHERE open_until > clock_timestamp()) AS circuit_open_seconds,
-    (SELECT coalesce(max(failures), 0) FROM outbox_destination) AS destination_failures,
-    (SELECT coalesce(max(last_error), '') FROM outbox_destination WHERE failures > 0) AS destination_error
+    (SELECT extract(epoch FROM open_until - clock_timestamp())::float FROM outbox_destination
+        WHERE name = %(destination)s AND open_until > clock_timestamp()) AS circuit_open_seconds,
+    coalesce((SELECT failures FROM outbox_destination WHERE name = %(destination)s), 0) AS destination_failures,
+    coalesce((SELECT last_error FROM outbox_destination WHERE name = %(destination)s AND failures > 0), '')
+        AS destination_error

@@ -5,10 +5,16 @@ WITH behind AS MATERIALIZED (
     WHERE ready_at IS NOT NULL ORDER BY ready_at LIMIT %(streams_max)s
 ), own AS (
     SELECT * FROM behind WHERE project = %(project)s
-), latest AS (
-    SELECT * FROM (
-        SELECT project, published, seen FROM outbox_stream ORDER BY run_id DESC LIMIT %(recent_max)s
-    ) l WHERE project = %(project)s AND seen IS NOT NULL
+), latest AS (  -- those that the event store was asked about, and how many of their events it refused
+    SELECT l.published, l.seen, r.refused, r.refused_of_seen FROM (
+        SELECT run_id, project, published, seen FROM outbox_stream ORDER BY run_id DESC LIMIT %(recent_max)s
+    ) l CROSS JOIN LATERAL (
+        SELECT count(*) AS refused, count(*) FILTER (WHERE sequence <= l.seen) AS refused_of_seen FROM (
+            SELECT sequence FROM outbox_parkedevent
+            WHERE run_id = l.run_id AND state <> 'replayed' AND sequence <= l.published LIMIT %(parked_max)s
+        ) p
+    ) r
+    WHERE l.project = %(project)s AND l.seen IS NOT NULL
 ), owed AS (
     SELECT least(s.head - s.published, %(events_max)s) - (SELECT count(*) FROM (
         SELECT FROM outbox_event e
@@ -28,12 +34,12 @@ SELECT
     (SELECT count(*) FROM parked WHERE project = %(project)s) AS parked,
     (SELECT coalesce(sum(missing), 0)::bigint FROM owed) AS unaccounted,
     (SELECT count(*) FROM latest) AS runs_asked,
-    (SELECT coalesce(sum(published), 0)::bigint FROM latest) AS acknowledged,
-    (SELECT coalesce(sum(seen), 0)::bigint FROM latest) AS seen,
+    (SELECT coalesce(sum(published - refused), 0)::bigint FROM latest) AS acknowledged,
+    (SELECT coalesce(sum(seen - refused_of_seen), 0)::bigint FROM latest) AS seen,
     (SELECT count(*) FROM latest WHERE seen < published) AS runs_with_gap,
     (SELECT count(*) FROM behind) >= %(streams_max)s OR (SELECT count(*) FROM parked) >= %(parked_max)s AS is_minimum,
     (SELECT extract(epoch FROM clock_timestamp() - max(beat_at))::float FROM outbox_publisherheartbeat)
         AS publisher_age_seconds,
-    (SELECT coalesce(max(failures), 0) FROM outbox_destination) AS destination_failures,
-    (SELECT extract(epoch FROM max(open_until) - clock_timestamp())::float FROM outbox_destination
-        WHERE open_until > clock_timestamp()) AS circuit_open_seconds
+    coalesce((SELECT failures FROM outbox_destination WHERE name = %(destination)s), 0) AS destination_failures,
+    (SELECT extract(epoch FROM open_until - clock_timestamp())::float FROM outbox_destination
+        WHERE name = %(destination)s AND open_until > clock_timestamp()) AS circuit_open_seconds

@@ -166,7 +166,10 @@ def test_t17_a_claim_looks_at_what_is_ready_and_not_at_the_journal(publisher):
         write(new_id(), "a")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("ANALYZE outbox_stream")
-        parameters = {"hint": "1970-01-01", "streams": 100, "token": new_id(), "lease_seconds": 1, "destination": "x"}
+        parameters = {
+            "hint": "1970-01-01", "streams": 100, "token": new_id(), "lease_seconds": 1, "destination": "x",
+            "held_max_seconds": 1, "circuit_max_seconds": 1, "margin_seconds": 1,
+        }  # fmt: skip
         cursor.execute("EXPLAIN " + text, parameters)
         plan = "\n".join(line for (line,) in cursor.fetchall())
         transaction.set_rollback(True)

@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 
 from kernel_project.primitives.ids import new_id
 from outbox import selectors, services
+from outbox.api import project_lag
 from outbox.contracts import NewEvent
 from outbox.models import Destination, Event, ParkedEvent, PublisherHeartbeat, Stream
 
@@ -54,13 +55,25 @@ def test_parked_events_circuit_and_publisher_are_told():
     tell(run, 1)
     event = Event.objects.get(run_id=run)
     ParkedEvent.objects.create(event_id=event.event_id, run_id=run, sequence=1, reason="conflict", last_error="no")
-    Destination.objects.create(name="x", failures=3, open_until=Now() + timedelta(seconds=30), last_error="HTTP 503")
+    Destination.objects.create(
+        name=selectors.current_destination(),
+        failures=3,
+        open_until=Now() + timedelta(seconds=30),
+        last_error="HTTP 503",
+    )
     PublisherHeartbeat.objects.create(publisher="p", beat_at=Now() - timedelta(seconds=4))
     found = selectors.lag()
     assert (found.parked, found.destination_failures, found.destination_error) == (1, 3, "HTTP 503")
     assert 25 < (found.circuit_open_seconds or 0) <= 30
     assert 4 <= (found.publisher_age_seconds or 0) < 10
     assert not found.publisher_late
+
+
+def test_only_the_destination_of_now_is_judged():
+    """A row of an event store that events went to once says nothing about the one they go to now."""
+    Destination.objects.create(name="x", failures=3, open_until=Now() + timedelta(seconds=30), last_error="HTTP 503")
+    for found in (selectors.lag(), project_lag("demo")):
+        assert (found.destination_failures, found.circuit_open_seconds) == (0, None)
 
 
 def test_seen_is_unknown_until_the_event_store_was_asked():

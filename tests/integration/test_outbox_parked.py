@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
 from django.urls import reverse
 
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound
@@ -19,7 +20,7 @@ from outbox.destination import EventStore
 from outbox.models import Destination, Event, ParkedEvent, Stream
 from outbox.publisher import Publisher
 from tests.console import logged_in, person, viewer
-from tests.fakes.event_store import CONFLICT, FakeEventStore, failing, fake_event_store
+from tests.fakes.event_store import CONFLICT, STORAGE, FakeEventStore, failing, fake_event_store
 from tests.outbox_scene import numbered, pending, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,6 +112,7 @@ def test_a_replay_waits_while_the_event_store_is_down(event, store, publisher):
     replay_now(publisher)  # the circuit is open
     assert store.requests in (requests, requests + 1)
     Destination.objects.update(open_until=None)
+    ParkedEvent.objects.update(next_attempt_at=Now())
     replay_now(publisher)
     assert state(event) == "replayed"
 
@@ -120,6 +122,35 @@ def test_the_running_publisher_finds_what_is_to_be_replayed(event, store, publis
     store.judge = lambda _event: None
     publisher.run(1.5)
     assert (state(event), pending()) == ("replayed", 0)
+
+
+def test_a_replay_that_is_held_lets_the_others_go_first(event, store, publisher, monkeypatch):
+    """The event store answers a storage error for the oldest ones again and again."""
+    monkeypatch.setattr(parked, "REPLAYS_PER_LOOK", 2)
+    held = new_id()
+    write(held, *numbered(3))
+    store.judge = lambda _event: {"status": "rejected", "error": "no"}
+    publisher.drain()
+    for row in ParkedEvent.objects.filter(run_id=held).order_by("sequence"):
+        parked.replay(row.event_id, by=ANN, note="try")
+    parked.replay(event.event_id, by=ANN, note="try")
+    storage = {"status": "rejected", "error": STORAGE}
+    store.judge = lambda e: storage if e["context"]["run"] == str(held) else None
+    for _ in range(2):
+        replay_now(publisher)
+    assert state(event) == "replayed"
+    requests = store.requests
+    replay_now(publisher)
+    assert store.requests == requests
+    assert set(ParkedEvent.objects.filter(run_id=held).values_list("state", "held_count")) == {("queued", 1)}
+
+
+def test_what_waits_for_its_replay_can_be_given_up(event, store, publisher):
+    parked.replay(event.event_id, by=ANN, note="try")
+    parked.give_up(event.event_id, by=ANN, note="it is never taken")
+    store.judge = lambda _event: None
+    replay_now(publisher)
+    assert (state(event), told(event)["type"]) == ("given_up", "event.given_up")
 
 
 def test_giving_up_is_signed_and_is_itself_an_event(event, publisher):
@@ -170,7 +201,7 @@ def test_the_command_lists_replays_and_gives_up(event, capsys):
     call_command("outbox_parked", "replay", "--all", "--reason", "invalid", "--note", "fixed", "--by", "bob")
     assert state(event) == "queued"
     with pytest.raises(CommandError, match="waiting for its replay"):
-        call_command("outbox_parked", "give-up", str(event.event_id), "--note", "no")
+        call_command("outbox_parked", "replay", str(event.event_id), "--note", "no")
     with pytest.raises(CommandError, match="name one event"):
         call_command("outbox_parked", "replay", "--note", "none named")
 

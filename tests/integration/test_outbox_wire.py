@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.db.models.functions import Now
 
 from kernel_project.primitives.ids import new_id
-from outbox import destination
+from outbox import destination, place
 from outbox.destination import EventStore
 from outbox.models import Destination, Event, ParkedEvent, Stream
 from outbox.publisher import Publisher
@@ -131,6 +132,12 @@ def test_a_status_that_the_contract_does_not_know_is_neither_taken_nor_refused(s
         saying(302, b""),
         saying(401, b'{"error":"no token"}'),
         saying(404, b"not here"),
+        saying(400, b"<html><h1>400 Bad Request</h1></html>"),
+        saying(400, b""),
+        saying(422, b'{"error": {"message": "no"}}'),
+        saying(422, b'{"timestamp": 1, "status": 422, "error": "Unprocessable", "path": "/v1"}'),
+        saying(422, b'["no"]'),
+        saying(403, b"<html>blocked by the firewall</html>"),
         failing(500),
         failing(503, Retry_After="nonsense"),
         failing(503, Retry_After="99999999999999999999999999"),
@@ -149,6 +156,46 @@ def test_no_answer_that_says_nothing_of_the_events_loses_or_parks_one(store, pub
     reopen(publisher)
     publisher.drain()
     assert (pending(), len(store.kept)) == (0, 3)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_t25_a_fault_of_something_in_between_parks_no_single_event(store, publisher, status):
+    write(new_id(), "a")
+    store.answer = saying(status, b"<html>no</html>")
+    publisher.pass_once()
+    assert (pending(), ParkedEvent.objects.count()) == (1, 0)
+    store.answer = store.take
+    reopen(publisher)
+    publisher.drain()
+    assert (pending(), len(store.kept)) == (0, 1)
+
+
+def test_a_proxy_that_takes_smaller_bodies_and_says_so_in_its_own_words_delays_no_other_run(store, publisher):
+    """Its 413 is about the one body: what is too large even alone waits with its run, unparked."""
+    large, small = new_id(), new_id()
+    write(large, "a", text="x" * 50_000)
+    write(small, "a")
+
+    def proxy(events):
+        if len(str(events)) > 20_000:
+            return 413, {}, b"<html>413 Request Entity Too Large</html>"
+        return store.take(events)
+
+    store.answer = proxy
+    publisher.drain()
+    assert store.sequences(str(small)) == [1]
+    assert (pending(), ParkedEvent.objects.count(), failures(publisher)) == (1, 0, 0)
+
+
+def test_an_address_of_any_length_names_a_destination(store):
+    """The table's key is short; two long addresses that begin alike are two destinations."""
+    long = f"{store.url}/{'p' * 3_000}"
+    one, other, short = (EventStore(url, "token") for url in (long + "1", long + "2", store.url))
+    assert (len({one.name, other.name}), short.name) == (2, store.url)
+    assert place.take(one.name, uuid4())
+    assert place.take(other.name, uuid4())
+    for sink in (one, other, short):
+        sink.close()
 
 
 def test_retry_after_as_a_date_is_obeyed_up_to_an_hour(store, publisher):

@@ -11,18 +11,19 @@ from django.db import transaction
 
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.ids import new_id
-from outbox import seen, services
+from outbox import seen, selectors, services
+from outbox.api import project_lag
 from outbox.contracts import NewEvent
-from outbox.models import Stream
+from outbox.models import ParkedEvent, Stream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def stream(events: int, published: int) -> Stream:
+def stream(events: int, published: int, project: str = "demo") -> Stream:
     run = new_id()
     with transaction.atomic():
         services.append(
-            [NewEvent(run_id=run, project="demo", type="t", subject=str(n), data={}) for n in range(events)]
+            [NewEvent(run_id=run, project=project, type="t", subject=str(n), data={}) for n in range(events)]
         )
     Stream.objects.filter(run_id=run).update(published=published, ready_at=None if published == events else now())
     return Stream.objects.get(run_id=run)
@@ -69,3 +70,66 @@ def test_a_store_that_does_not_know_the_question_leaves_the_run_as_not_asked(ans
     assert seen.look(answering(lambda _request: answer)) == 0
     row.refresh_from_db()
     assert row.seen is None
+
+
+def refuse(row: Stream, *sequences: int, **fields: object) -> None:
+    for sequence in sequences:
+        ParkedEvent.objects.create(
+            event_id=new_id(), run_id=row.run_id, sequence=sequence, reason="invalid", last_error="no", **fields
+        )
+
+
+def telling(contiguous: int, highest: int, count: int) -> httpx2.Client:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        numbers = {"contiguous": contiguous, "highest": highest, "count": count}
+        found = [{"source_id": "s", "run": run, **numbers} for run in request.url.params.get_list("run")]
+        return httpx2.Response(200, content=json.dumps({"runs": found}).encode())
+
+    return answering(answer)
+
+
+@pytest.mark.parametrize("fields", [{}, {"state": "given_up", "resolved_at": now()}])
+def test_a_refused_event_is_no_gap_and_is_not_counted_as_acknowledged(fields):
+    row = stream(events=5, published=5)
+    refuse(row, 2, 5, **fields)
+    seen.look(telling(contiguous=1, highest=4, count=3))
+    recent, lag = selectors.recent_delivery(), project_lag("demo")
+    assert (recent.streams_with_gap, recent.acknowledged, recent.acknowledged_of_asked, recent.seen) == (0, 3, 3, 3)
+    assert (lag.runs_with_gap, lag.acknowledged, lag.seen) == (0, 3, 3)
+
+
+def test_behind_a_refused_event_a_missing_one_is_still_a_gap():
+    row = stream(events=5, published=5)
+    refuse(row, 2)
+    seen.look(telling(contiguous=1, highest=5, count=3))
+    assert project_lag("demo").runs_with_gap == 1
+
+
+def test_a_project_that_may_not_be_read_hides_no_other():
+    hidden, readable = stream(2, 2, "hidden"), stream(2, 2, "readable")
+    whole = telling(2, 2, 2)
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(403) if request.url.params["project"] == "hidden" else whole.send(request)
+
+    for _ in range(2):
+        seen.look(answering(answer))
+    hidden.refresh_from_db()
+    readable.refresh_from_db()
+    assert (hidden.seen, readable.seen) == (None, 2)
+
+
+def test_runs_that_are_never_answered_for_keep_no_other_from_its_turn(monkeypatch):
+    monkeypatch.setattr(seen, "STREAMS_MAX", 4)
+    older = stream(2, 2, "readable")
+    for _ in range(4):
+        stream(2, 2, "hidden")
+    whole = telling(2, 2, 2)
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(403) if request.url.params["project"] == "hidden" else whole.send(request)
+
+    for _ in range(3):
+        seen.look(answering(answer))
+    older.refresh_from_db()
+    assert older.seen == 2
