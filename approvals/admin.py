@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from kernel_project.admin import ChoiceFilter, FactAdmin, audit, badge, cell, de
 from kernel_project.primitives.canonical import canonical_json, parse_json
 from kernel_project.primitives.errors import Invalid, KernelError
 from kernel_project.templatetags.kernel import duration
-from kernel_project.visible_text import hidden_count, look_alikes, shown
+from kernel_project.visible_text import SHOWN_CHARS_MAX, hidden_count, look_alikes, shown
 from outbox.models import Event
 
 PAGES = (channel_admin, policy_admin)  # Django looks for pages in this module only
@@ -38,7 +39,6 @@ DECISIONS_SHOWN_MAX = 50
 EVENTS_SHOWN_MAX = 15
 ROWS_PER_PAGE = 25  # a row with a box to tick is dear, and the first ones are the urgent ones
 URGENT_SECONDS = 15 * 60  # what is left of the time when a request turns amber
-BINDING_CHARS_MAX = 200_000  # of arguments on the page; a longer call is said to be cut and cannot be approved here
 EDIT_CHARS_MAX = 200_000
 COUNTDOWNS = (("900", "15 minutes"), ("3600", "an hour"), ("86400", "a day"))
 AGES = (("3600", "an hour"), ("86400", "a day"), ("604800", "a week"))
@@ -291,7 +291,7 @@ def _decide(request: HttpRequest, approval: Approval, verdict: str, reason: str)
         raise Invalid("choose to approve or to reject")
     if verdict == "reject" and not reason:
         raise Invalid("say why it is rejected: the agent is told your reason")
-    if verdict != "reject" and _cut(approval):
+    if verdict != "reject" and _look(approval).cut:
         raise Invalid("the arguments are too long to be shown in full, so they cannot be approved here")
     decided = services.decide(
         approval.id, approval.project, decider_of(request), "reject" if verdict == "reject" else "approve", reason,
@@ -324,8 +324,24 @@ def seconds_left(approval: Approval) -> float:
     return (approval.deadline_at - looked_at).total_seconds()
 
 
-def _cut(approval: Approval) -> bool:
-    return len(approval.binding) > BINDING_CHARS_MAX
+@dataclass(frozen=True)
+class _Look:
+    """The arguments of a request as its page prints them; nothing of a damaged one."""
+
+    original: Any
+    safe: Any
+    text: str
+
+    @property
+    def cut(self) -> bool:
+        """Whether the page would leave out a part of what it prints."""
+        return len(self.text) > SHOWN_CHARS_MAX
+
+
+def _look(approval: Approval) -> _Look:
+    original = {} if _damaged(approval) else parse_json(approval.binding)["arguments"]
+    safe = redaction.redacted(original)
+    return _Look(original, safe, laid_out(safe))
 
 
 def _damaged(approval: Approval) -> bool:
@@ -336,22 +352,20 @@ def _damaged(approval: Approval) -> bool:
 def _page(request: HttpRequest, approval: Approval) -> dict[str, Any]:
     damaged = _damaged(approval)
     bound = {} if damaged else parse_json(approval.binding)
-    original = bound.get("arguments", {})
-    safe = redaction.redacted(original)
-    arguments = laid_out(safe)
+    look = _look(approval)
     left = seconds_left(approval)
     waiting = approval.state == Approval.State.WAITING
     votes = list(approval.decisions.order_by("-at")[:DECISIONS_SHOWN_MAX])
     return {
         "approval": approval,
         "bound": {name: bound[name] for name in ("server", "definition", "agent_version", "twin") if bound.get(name)},
-        "arguments": arguments,
-        "arguments_cut": _cut(approval),
+        "arguments": look.text,
+        "arguments_cut": look.cut,
         "damaged": damaged,
-        "redactions": redaction.count(original, safe),
-        "changes": _changes(approval, safe),
-        "hidden": hidden_count(arguments),
-        "look_alikes": look_alikes(f"{approval.tool} {approval.agent} {arguments}"),
+        "redactions": redaction.count(look.original, look.safe),
+        "changes": _changes(approval, look.safe),
+        "hidden": hidden_count(look.text),
+        "look_alikes": look_alikes(f"{approval.tool} {approval.agent} {look.text}"),
         "decisions": votes,
         "votes": sum(one.applied and one.verdict == "approve" for one in votes),
         "risk": Approval.Risk(approval.risk).label,
@@ -360,16 +374,16 @@ def _page(request: HttpRequest, approval: Approval) -> dict[str, Any]:
         "urgent": left < URGENT_SECONDS,
         "late": waiting and left <= 0,
         "successor": selectors.successor(approval),
-        **_offers(request, approval, open_still=waiting and left > 0),
+        **_offers(request, approval, look, open_still=waiting and left > 0),
     }
 
 
-def _offers(request: HttpRequest, approval: Approval, *, open_still: bool) -> dict[str, Any]:
+def _offers(request: HttpRequest, approval: Approval, look: _Look, *, open_still: bool) -> dict[str, Any]:
     """What this person may do now. Told before they try; the service judges again."""
     assert isinstance(request.user, User)
     allowed = open_still and request.user.has_perm(DECIDE)
     obstacle, rejecting = _obstacle(request, approval, "approve"), _obstacle(request, approval, "reject")
-    whole = not (_cut(approval) or _damaged(approval))
+    whole = not (look.cut or _damaged(approval))
     decider = decider_of(request)
     alone = not services.why_not(approval, decider, "approve", break_glass=True)
     return {

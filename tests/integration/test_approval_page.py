@@ -1,0 +1,38 @@
+"""What an approver reads before a yes: all of it, or no yes; and only what they may do is offered."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+from tests import console
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def approver(name="anna", *more):
+    return console.logged_in(console.viewer(name, "approvals.decide_approval", *more))
+
+
+def page(client, approval) -> str:
+    return client.get(reverse("admin:approvals_approval_change", args=[approval.id])).content.decode()
+
+
+def post(client, approval, verdict="approve", reason="") -> str:
+    form = {"verdict": verdict, "reason": reason}
+    address = reverse("admin:approvals_approval_decide", args=[approval.id])
+    return client.post(address, form, follow=True).content.decode()
+
+
+def test_arguments_that_the_page_cuts_off_cannot_be_approved():
+    """Short as canonical JSON, long once each item has a line of its own."""
+    asked = console.waiting_run(a=[1] * 60_000, to="EVILACCOUNT")
+    anna = approver()
+    html = page(anna, asked)
+    assert "EVILACCOUNT" not in html.split('id="arguments"')[1].split("</pre>")[0]
+    assert "cannot be approved on this page" in html
+    assert 'value="approve"' not in html
+    assert "too long to be shown in full" in post(anna, asked)
+    asked.refresh_from_db()
+    assert asked.state == "waiting"
+    assert "rejected by anna" in post(anna, asked, "reject", "too long")
