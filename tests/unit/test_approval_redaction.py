@@ -73,3 +73,31 @@ def test_a_hostile_text_does_not_hang(text):
     began = time.process_time()
     redacted({"x": text})
     assert time.process_time() - began < HANG_SECONDS
+
+
+@pytest.mark.parametrize(
+    "accounts",
+    [
+        [{"host": "b", "password": "[redacted: 8 characters]"}],
+        [{"host": "b", "password": "[redacted: 8 characters]"}, {"host": "a", "password": "[redacted: 8 characters]"}],
+        [{"host": "evil", "password": "[redacted: 8 characters]"}, {"host": "b", "password": "new"}],
+        [{"host": "a", "password": "[redacted: 8 characters]"}] * 3,
+    ],
+    ids=["the one before is deleted", "they are swapped", "its neighbour is changed", "one is added"],
+)
+def test_a_secret_in_a_list_is_put_back_only_where_nothing_around_it_was_changed(accounts):
+    given = {"accounts": [{"host": "a", "password": "secret-a"}, {"host": "b", "password": "secret-b"}]}
+    with pytest.raises(Invalid, match="list"):
+        restored({"accounts": accounts}, given)
+
+
+def test_other_items_of_a_list_may_be_changed():
+    given = {"accounts": [{"host": "a", "password": "secret-a"}, {"host": "b", "password": "secret-b"}, 5]}
+    edited = redacted(given)
+    edited["accounts"][1:] = [{"host": "c", "password": "new"}, 6]
+    assert restored(edited, given) == {"accounts": [given["accounts"][0], {"host": "c", "password": "new"}, 6]}
+
+
+def test_secrets_in_lists_within_lists_are_put_back():
+    given = {"rows": [[{"token": "one"}], [{"token": "two"}]], "amount": 1}
+    assert restored(redacted(given) | {"amount": 2}, given) == given | {"amount": 2}
