@@ -385,7 +385,8 @@ def _offers(request: HttpRequest, approval: Approval, look: _Look, *, open_still
     obstacle, rejecting = _obstacle(request, approval, "approve"), _obstacle(request, approval, "reject")
     whole = not (look.cut or _damaged(approval))
     decider = decider_of(request)
-    alone = not services.why_not(approval, decider, "approve", break_glass=True)
+    refused = services.why_not(approval, decider, "approve", break_glass=True)
+    alone = not refused and not services.has_voted(approval, decider)
     return {
         "obstacle": obstacle,
         "may_approve": allowed and whole and not obstacle,

@@ -36,3 +36,14 @@ def test_arguments_that_the_page_cuts_off_cannot_be_approved():
     asked.refresh_from_db()
     assert asked.state == "waiting"
     assert "rejected by anna" in post(anna, asked, "reject", "too long")
+
+
+def test_breaking_the_glass_is_not_offered_after_ones_own_yes():
+    asked = console.waiting_run(rule={"quorum": 2, "break_glass": True})
+    anna, ben = approver("anna", "approvals.break_glass_approval"), approver("ben", "approvals.break_glass_approval")
+    assert 'value="break_glass"' in page(anna, asked)
+    post(anna, asked)
+    assert 'value="break_glass"' not in page(anna, asked)
+    assert "you have said yes to it" in post(anna, asked, "break_glass", "now")
+    assert 'value="break_glass"' in page(ben, asked)
+    assert "granted by ben" in post(ben, asked, "break_glass", "now")
