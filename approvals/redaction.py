@@ -14,9 +14,17 @@ SECRET_NAME = re.compile(
     r"|authorization|cookie)$"
 )
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# What may stand between BEGIN and END of a key: headers, then one long line or many lines of base64, kept with line ends,
+# blanks or `\n`. Anything else is no key and is shown. Of a key without an end only lines as long as a key's are hidden.
+GAP = r"(?:\s|\\[nr]){1,20}+"
+KEY_LINES = (
+    rf"(?:{GAP}(?:Proc-Type|DEK-Info):[ \w,-]{{1,80}}){{0,2}}"
+    rf"(?:{GAP}[A-Za-z0-9+/]{{129,20000}}+={{0,2}}|(?:{GAP}[A-Za-z0-9+/]{{%d,128}}+={{0,2}}){{1,400}})"
+)
 # Each begins where no character of its own kind stands before it, so that a long text is walked through once.
 SECRET_VALUE = re.compile(
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----END))*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+    rf"(?:{KEY_LINES % 1}{GAP}-----END [A-Z ]{{0,40}}PRIVATE KEY-----|{KEY_LINES % 40})"
     r"|(?<![\w-])(?:sk|pk|rk)[-_][\w-]{20,}"
     r"|(?<![\w-])(?:gh[pousr]_\w{30,}|AKIA[0-9A-Z]{16}(?!\w)|xox[abprs]-[\w-]{10,})"
     r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}"
