@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db.models import DateTimeField, Func, QuerySet
 from django.db.models.functions import Now
@@ -26,9 +28,9 @@ from approvals.contracts import Decider
 from approvals.models import Approval
 from kernel_project.admin import ChoiceFilter, FactAdmin, audit, badge, cell, demand, few_enough, moment, report
 from kernel_project.primitives.canonical import canonical_json, parse_json
-from kernel_project.primitives.errors import Invalid, KernelError
+from kernel_project.primitives.errors import Forbidden, Invalid, KernelError
 from kernel_project.templatetags.kernel import duration
-from kernel_project.visible_text import hidden_count, look_alikes, shown
+from kernel_project.visible_text import SHOWN_CHARS_MAX, hidden_count, look_alikes, shown
 from outbox.models import Event
 
 PAGES = (channel_admin, policy_admin)  # Django looks for pages in this module only
@@ -38,8 +40,8 @@ DECISIONS_SHOWN_MAX = 50
 EVENTS_SHOWN_MAX = 15
 ROWS_PER_PAGE = 25  # a row with a box to tick is dear, and the first ones are the urgent ones
 URGENT_SECONDS = 15 * 60  # what is left of the time when a request turns amber
-BINDING_CHARS_MAX = 200_000  # of arguments on the page; a longer call is said to be cut and cannot be approved here
 EDIT_CHARS_MAX = 200_000
+REVEALED = "revealed the redacted texts"  # in the audit list, by which the page knows whom to show them
 COUNTDOWNS = (("900", "15 minutes"), ("3600", "an hour"), ("86400", "a day"))
 AGES = (("3600", "an hour"), ("86400", "a day"), ("604800", "a week"))
 
@@ -143,7 +145,8 @@ class ApprovalAdmin(FactAdmin):
         view = self.admin_site.admin_view
         decide = path("<uuid:approval_id>/decide/", view(self.decide), name="approvals_approval_decide")
         edit = path("<uuid:approval_id>/edit/", view(self.edit), name="approvals_approval_edit")
-        return [decide, edit, *super().get_urls()]
+        reveal = path("<uuid:approval_id>/reveal/", view(self.reveal), name="approvals_approval_reveal")
+        return [decide, edit, reveal, *super().get_urls()]
 
     def has_decide_permission(self, request: HttpRequest) -> bool:
         assert isinstance(request.user, User)
@@ -240,6 +243,15 @@ class ApprovalAdmin(FactAdmin):
         report(request, approval, partial(_decide, request, approval, verdict, reason))
         return HttpResponseRedirect(reverse("admin:approvals_approval_change", args=[approval.id]))
 
+    @method_decorator(require_POST)
+    def reveal(self, request: HttpRequest, approval_id: UUID) -> HttpResponse:
+        """Show this person the redacted texts of a request from now on; that they asked for it is written down."""
+        approval = self._get(approval_id)
+        demand(request, DECIDE, approval, "revealing redacted texts")
+        self.may_look(request)
+        report(request, approval, partial(_reveal, request, approval))
+        return HttpResponseRedirect(reverse("admin:approvals_approval_change", args=[approval.id]))
+
     @method_decorator(require_http_methods(["GET", "POST"]))
     def edit(self, request: HttpRequest, approval_id: UUID) -> HttpResponse:
         """Write other arguments; the request that comes of it is the one that can be decided."""
@@ -291,8 +303,11 @@ def _decide(request: HttpRequest, approval: Approval, verdict: str, reason: str)
         raise Invalid("choose to approve or to reject")
     if verdict == "reject" and not reason:
         raise Invalid("say why it is rejected: the agent is told your reason")
-    if verdict != "reject" and _cut(approval):
+    look = _look(request, approval)
+    if verdict != "reject" and look.cut:
         raise Invalid("the arguments are too long to be shown in full, so they cannot be approved here")
+    if verdict != "reject" and look.masked:
+        raise Invalid("texts of this call are redacted, so nobody has seen what would be sent: reveal them first")
     decided = services.decide(
         approval.id, approval.project, decider_of(request), "reject" if verdict == "reject" else "approve", reason,
         break_glass=break_glass,
@@ -324,8 +339,55 @@ def seconds_left(approval: Approval) -> float:
     return (approval.deadline_at - looked_at).total_seconds()
 
 
-def _cut(approval: Approval) -> bool:
-    return len(approval.binding) > BINDING_CHARS_MAX
+def _reveal(request: HttpRequest, approval: Approval) -> str:
+    if approval.state != Approval.State.WAITING or not _may_say_something(request, approval):
+        raise Forbidden("redacted texts are revealed to those who may decide this request, while it waits")
+    return REVEALED
+
+
+def _may_say_something(request: HttpRequest, approval: Approval) -> bool:
+    decider = decider_of(request)
+    refusals = (
+        services.why_not(approval, decider, "reject"),
+        services.why_not(approval, decider, "approve", break_glass=True),
+    )
+    return not all(refusals)
+
+
+def _revealed(request: HttpRequest, approval: Approval) -> bool:
+    """Whether this person has asked to see the redacted texts of this request and may still decide."""
+    assert isinstance(request.user, User)
+    asked = LogEntry.objects.filter(
+        user=request.user, content_type__app_label="approvals", content_type__model="approval",
+        object_id=str(approval.pk), change_message__startswith=REVEALED,
+    )  # fmt: skip
+    return request.user.has_perm(DECIDE) and asked.exists()
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The arguments of a request as its page prints them for one person; nothing of a damaged one.
+
+    `safe` has no secret in it, whoever looks; `text` is what is printed, with `masked` texts left out.
+    """
+
+    safe: Any
+    text: str
+    redactions: int
+    masked: bool
+
+    @property
+    def cut(self) -> bool:
+        """Whether the page would leave out a part of what it prints."""
+        return len(self.text) > SHOWN_CHARS_MAX
+
+
+def _look(request: HttpRequest, approval: Approval) -> _Look:
+    original = {} if _damaged(approval) else parse_json(approval.binding)["arguments"]
+    safe = redaction.redacted(original)
+    redactions = redaction.count(original, safe)
+    masked = bool(redactions) and not _revealed(request, approval)
+    return _Look(safe, laid_out(safe if masked else original), redactions, masked)
 
 
 def _damaged(approval: Approval) -> bool:
@@ -336,22 +398,21 @@ def _damaged(approval: Approval) -> bool:
 def _page(request: HttpRequest, approval: Approval) -> dict[str, Any]:
     damaged = _damaged(approval)
     bound = {} if damaged else parse_json(approval.binding)
-    original = bound.get("arguments", {})
-    safe = redaction.redacted(original)
-    arguments = laid_out(safe)
+    look = _look(request, approval)
     left = seconds_left(approval)
     waiting = approval.state == Approval.State.WAITING
     votes = list(approval.decisions.order_by("-at")[:DECISIONS_SHOWN_MAX])
     return {
         "approval": approval,
         "bound": {name: bound[name] for name in ("server", "definition", "agent_version", "twin") if bound.get(name)},
-        "arguments": arguments,
-        "arguments_cut": _cut(approval),
+        "arguments": look.text,
+        "arguments_cut": look.cut,
         "damaged": damaged,
-        "redactions": redaction.count(original, safe),
-        "changes": _changes(approval, safe),
-        "hidden": hidden_count(arguments),
-        "look_alikes": look_alikes(f"{approval.tool} {approval.agent} {arguments}"),
+        "redactions": look.redactions,
+        "masked": look.masked,
+        "changes": _changes(approval, look.safe),
+        "hidden": hidden_count(look.text),
+        "look_alikes": look_alikes(f"{approval.tool} {approval.agent} {look.text}"),
         "decisions": votes,
         "votes": sum(one.applied and one.verdict == "approve" for one in votes),
         "risk": Approval.Risk(approval.risk).label,
@@ -360,22 +421,24 @@ def _page(request: HttpRequest, approval: Approval) -> dict[str, Any]:
         "urgent": left < URGENT_SECONDS,
         "late": waiting and left <= 0,
         "successor": selectors.successor(approval),
-        **_offers(request, approval, open_still=waiting and left > 0),
+        **_offers(request, approval, look, open_still=waiting and left > 0),
     }
 
 
-def _offers(request: HttpRequest, approval: Approval, *, open_still: bool) -> dict[str, Any]:
+def _offers(request: HttpRequest, approval: Approval, look: _Look, *, open_still: bool) -> dict[str, Any]:
     """What this person may do now. Told before they try; the service judges again."""
     assert isinstance(request.user, User)
     allowed = open_still and request.user.has_perm(DECIDE)
     obstacle, rejecting = _obstacle(request, approval, "approve"), _obstacle(request, approval, "reject")
-    whole = not (_cut(approval) or _damaged(approval))
+    whole = not (look.cut or look.masked or _damaged(approval))
     decider = decider_of(request)
-    alone = not services.why_not(approval, decider, "approve", break_glass=True)
+    refused = services.why_not(approval, decider, "approve", break_glass=True)
+    alone = not refused and not services.has_voted(approval, decider)
     return {
         "obstacle": obstacle,
         "may_approve": allowed and whole and not obstacle,
         "may_reject": allowed and not rejecting,
+        "may_reveal": allowed and look.masked and _may_say_something(request, approval),
         "may_edit": allowed and not rejecting and not _damaged(approval),
         "may_break_glass": allowed and whole and alone and (approval.quorum > 1 or bool(obstacle)),
     }

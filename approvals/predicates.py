@@ -29,6 +29,7 @@ TEXT_CHARS_MAX = 10_000  # a longer text is not matched against a pattern: it ca
 FOUND_MAX = 1_000  # values that one path may lead to; more cannot be judged
 PARSED_MAX = 1_024  # parsed conditions and compiled patterns that are kept
 EVERY = "*"  # the step `[*]`
+NOWHERE = object()  # where a branch of a path ends for want of the member or item that it names
 
 STEP = re.compile(r"""\.([^.\[\]'"\s]+)|\[(\d{1,6}|\*)\]|\["([^"]+)"\]|\['([^']+)'\]""")
 COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
@@ -170,7 +171,8 @@ def hold(conditions: Sequence[Condition], arguments: Any, *, careful: bool) -> b
     """Whether all conditions hold for these arguments.
 
     `careful` is for rules that deny or ask: there one fitting value among those that `[*]` leads to is enough, and a
-    value that cannot be judged fits. Otherwise every value must fit. A path that leads nowhere fits neither.
+    value that cannot be judged fits. Otherwise every value must fit, and each branch must lead to one: an item without
+    the member that is asked about, or an empty list, does not fit. A path that leads nowhere fits neither.
     """
     return all(_holds(condition, arguments, careful=careful) for condition in conditions)
 
@@ -180,24 +182,30 @@ def _holds(condition: Condition, arguments: Any, *, careful: bool) -> bool:
     if found is None:
         return careful
     if careful:
-        return any(_judge(condition, value) is not False for value in found)
-    return bool(found) and all(_judge(condition, value) is True for value in found)
+        return any(value is not NOWHERE and _judge(condition, value) is not False for value in found)
+    return all(value is not NOWHERE and _judge(condition, value) is True for value in found)
 
 
 def _find(arguments: Any, path: Sequence[Step]) -> list[Any] | None:
-    """What the path leads to; None when that is too much to look at."""
+    """What the path leads to, by branch, NOWHERE where one ends early; None when that is too much to look at."""
     found = [arguments]
     for kind, key in path:
-        match kind:
-            case "name":
-                found = [one[key] for one in found if isinstance(one, dict) and key in one]
-            case "index":
-                found = [one[key] for one in found if isinstance(one, list) and isinstance(key, int) and key < len(one)]
-            case "every":
-                if sum(len(one) for one in found if isinstance(one, list)) > FOUND_MAX:
-                    return None
-                found = list(chain.from_iterable(one for one in found if isinstance(one, list)))
+        if kind == "every":
+            if sum(len(one) for one in found if isinstance(one, list)) > FOUND_MAX:
+                return None
+            found = list(chain.from_iterable(one if isinstance(one, list) and one else [NOWHERE] for one in found))
+        else:
+            found = [_follow(one, key) for one in found]
     return found
+
+
+def _follow(value: Any, key: str | int) -> Any:
+    match value, key:
+        case dict(), str():
+            return value.get(key, NOWHERE)
+        case list(), int() if key < len(value):
+            return value[key]
+    return NOWHERE
 
 
 def _judge(condition: Condition, value: Any) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kernel_project.primitives.canonical import canonical_json
 from kernel_project.primitives.errors import Invalid
 
 MARK = "[redacted:"
@@ -13,9 +14,17 @@ SECRET_NAME = re.compile(
     r"|authorization|cookie)$"
 )
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# What may stand between BEGIN and END of a key: headers, then one long line or many lines of base64, kept with line
+# ends, blanks or `\n`. Anything else is no key and is shown. Of a key without an end only long lines are hidden.
+GAP = r"(?:\s|\\[nr]){1,20}+"
+KEY_LINES = (
+    rf"(?:{GAP}(?:Proc-Type|DEK-Info):[ \w,-]{{1,80}}){{0,2}}"
+    rf"(?:{GAP}[A-Za-z0-9+/]{{129,20000}}+={{0,2}}|(?:{GAP}[A-Za-z0-9+/]{{%d,128}}+={{0,2}}){{1,400}})"
+)
 # Each begins where no character of its own kind stands before it, so that a long text is walked through once.
 SECRET_VALUE = re.compile(
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----END))*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+    rf"(?:{KEY_LINES % 1}{GAP}-----END [A-Z ]{{0,40}}PRIVATE KEY-----|{KEY_LINES % 40})"
     r"|(?<![\w-])(?:sk|pk|rk)[-_][\w-]{20,}"
     r"|(?<![\w-])(?:gh[pousr]_\w{30,}|AKIA[0-9A-Z]{16}(?!\w)|xox[abprs]-[\w-]{10,})"
     r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}"
@@ -56,7 +65,8 @@ def count(original: Any, shown: Any) -> int:
 def restored(edited: Any, original: Any) -> Any:
     """What a person made of the redacted value, with the secrets that were left alone in their places again.
 
-    Raises Invalid where a mark stands in a text that was changed: what would be sent there could not be known.
+    Raises Invalid where a mark stands in a text that was changed, or in an item of a list that was: what would be sent
+    there could not be known.
     """
     return _restored(edited, original, redacted(original), "$")
 
@@ -67,11 +77,7 @@ def _restored(edited: Any, original: Any, shown: Any, path: str) -> Any:
             known, seen = (one if isinstance(one, dict) else {} for one in (original, shown))
             return {key: _restored(one, known.get(key), seen.get(key), f"{path}.{key}") for key, one in edited.items()}
         case list():
-            known_list, seen_list = (one if isinstance(one, list) else [] for one in (original, shown))
-            return [
-                _restored(one, _at(known_list, place), _at(seen_list, place), f"{path}[{place}]")
-                for place, one in enumerate(edited)
-            ]
+            return _restored_items(edited, original, shown, path)
         case str() if edited == shown and isinstance(original, str):
             return original
         case str() if MARK in edited:
@@ -81,5 +87,27 @@ def _restored(edited: Any, original: Any, shown: Any, path: str) -> Any:
     return edited
 
 
-def _at(values: list[Any], place: int) -> Any:
-    return values[place] if place < len(values) else None
+def _restored_items(edited: list[Any], original: Any, shown: Any, path: str) -> list[Any]:
+    """An item has no name but its place, which an edit moves: secrets come back only where it was left alone whole."""
+    same_length = isinstance(shown, list) and len(shown) == len(edited)
+    items = []
+    for place, item in enumerate(edited):
+        if same_length and canonical_json(item) == canonical_json(shown[place]):
+            items.append(original[place])
+        elif _has_mark(item):
+            raise Invalid(
+                f"the list at {path} was changed around a redacted text, in {path}[{place}]: leave the length of the "
+                "list and everything in that item as they are, or write the real value in the place of the mark"
+            )
+        else:
+            items.append(item)
+    return items
+
+
+def _has_mark(value: Any) -> bool:
+    match value:
+        case dict():
+            return any(_has_mark(member) for member in value.values())
+        case list():
+            return any(map(_has_mark, value))
+    return isinstance(value, str) and MARK in value

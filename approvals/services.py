@@ -62,6 +62,12 @@ class Refused(Forbidden):
     code = "may_not_decide"
 
 
+class AlreadyVoted(Conflict):
+    """One person's yes counts once, so it cannot break the glass as well; the attempt is on record."""
+
+    code = "already_voted"
+
+
 class Damaged(Conflict):
     """The stored text of the call is not the one that was asked about: nobody may say yes to it."""
 
@@ -163,8 +169,9 @@ def decide(
     With a quorum, the request waits until enough people have said yes; one no ends it. `break_glass` grants it alone
     and past the group, where its policy and the person's rights provide for that; never past four eyes or the deadline.
     The same person saying the same again gets the first answer. Raises NotFound for an absent or foreign request,
-    AlreadyDecided, Expired (exactly at the deadline is late), Refused and Damaged; each of the last four is recorded,
-    which is why this must be the outermost transaction: inside another one it refuses to run (RuntimeError).
+    AlreadyDecided, Expired (exactly at the deadline is late), Refused, AlreadyVoted (for the one who breaks the glass
+    after a yes) and Damaged; each of the last five is recorded, which is why this must be the outermost
+    transaction: inside another one it refuses to run (RuntimeError).
     """
     _check_reason(reason)
     if break_glass and (verdict != "approve" or not reason.strip()):
@@ -173,6 +180,8 @@ def decide(
         approval, at = _lock(approval_id, project)
         votes = _votes(approval)
         refusal = _refusal(approval, at, decider, verdict, break_glass=break_glass)
+        if refusal is None and break_glass and approval.state == Approval.State.WAITING and _is_among(votes, decider):
+            refusal = AlreadyVoted("you have said yes to it: who breaks the glass is somebody who has not")
         if refusal is not None:
             _record(approval, decider, verdict, reason, refusal=refusal.error_code)
         elif approval.state == Approval.State.WAITING and not (verdict == "approve" and _is_among(votes, decider)):

@@ -13,8 +13,20 @@ SHOWN_CHARS_MAX = 200_000  # of one text on one page; what is left out is said
 LOOK_ALIKES_MAX = 20  # words that one warning names
 INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 SUSPECT = re.compile(r"[^\x20-\x7e\n\t]")
-FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and a symbol by category, blank to the eye
+# Letters, marks and a symbol by category, blank to the eye: Unicode's Default_Ignorable_Code_Point as far as INVISIBLE
+# does not have them (joiners, fillers, vowel signs without a shape, variation selectors), and the empty Braille cell.
+FILLERS = frozenset(
+    map(
+        chr,
+        (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, *range(0xFE00, 0xFE10), 0xFFA0,
+         *range(0xE0100, 0xE01F0)),
+    )
+)  # fmt: skip
 WORD = re.compile(r"[^\W\d_]{2,}")
+LATIN_LOOKS = frozenset(  # letters of the Cyrillic and Greek alphabets that pass for Latin ones in common typefaces
+    "асԁеһіјӏорԛѕԝухүьАВСЕНІЈКМОРԚЅТԜХҮЬαικνορυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"
+)
+LATIN_LOOKS_MIN = 4  # letters of a word that is told because all of them pass for Latin; in capitals one less
 SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE")
 
 
@@ -47,9 +59,24 @@ def hidden_count(text: str) -> int:
 
 
 def look_alikes(text: str) -> list[str]:
-    """Words that mix alphabets whose letters look the same, such as a Cyrillic а in a Latin name."""
-    mixed = {word: None for word in WORD.findall(text) if not word.isascii() and len(_scripts(word)) > 1}
-    return list(mixed)[:LOOK_ALIKES_MAX]
+    """Words that may not be what they seem, in order.
+
+    They mix alphabets whose letters look the same, such as a Cyrillic а in a Latin name; or consist wholly of Cyrillic
+    or Greek letters that pass for Latin ones (four or more, or three capitals: shorter ones are common words); or have
+    a letter that is a Latin or Greek one in another dress, mathematical or full-width.
+    """
+    told = {word: None for word in WORD.findall(text) if not word.isascii() and _may_deceive(word)}
+    return list(told)[:LOOK_ALIKES_MAX]
+
+
+def _may_deceive(word: str) -> bool:
+    least = LATIN_LOOKS_MIN - word.isupper()
+    disguised = len(word) >= least and LATIN_LOOKS.issuperset(word)
+    return disguised or len(_scripts(word)) > 1 or any(map(_dressed, word))
+
+
+def _dressed(letter: str) -> bool:
+    return unicodedata.decomposition(letter).startswith(("<font>", "<wide>"))
 
 
 def _invisible(character: str) -> bool:

@@ -74,6 +74,8 @@ def test_one_edits_another_approves_and_a_third_rejects(log_in):  # noqa: F811
     opened(anton, newest(first))
     expect(anton.get_by_text("amount: 1200 → 120")).to_be_visible()
     picture(anton, "edited-for-the-approver")
+    anton.click("#reveal")
+    expect(anton.locator("#arguments")).to_contain_text("hunter22")
     anton.click("button[value=approve]")
     expect(anton.locator("#approval-state")).to_have_text("granted")
 

@@ -150,6 +150,23 @@ class TestBreakGlass:
         with pytest.raises(Invalid):
             decide(scene, decider("olga", may_break_glass=True), reason=" ", break_glass=True)
 
+    def test_who_has_said_yes_is_told_that_the_glass_is_for_somebody_else(self):
+        User.objects.create(username="olga", email="olga@example.com")
+        User.objects.create(username="olga-2", email="olga@example.com")
+        scene = gated(quorum=2, break_glass=True)
+        decide(scene, decider("olga", may_break_glass=True))
+        for name in ("olga", "olga-2"):
+            with pytest.raises(Conflict, match="said yes") as refused:
+                decide(scene, decider(name, may_break_glass=True), reason="now", break_glass=True)
+            assert refused.value.error_code == "already_voted"
+        assert waiting(scene).state == "waiting"
+        tries = Decision.objects.filter(approval=waiting(scene)).order_by("id").values_list("applied", "refusal")
+        assert list(tries) == [(True, ""), (False, "already_voted"), (False, "already_voted")]
+        granted = decide(scene, decider("ruth", may_break_glass=True), reason="now", break_glass=True)
+        assert granted.state == "granted"
+        again = decide(scene, decider("ruth", may_break_glass=True), reason="now", break_glass=True)
+        assert again.state == "granted"
+
     def test_it_does_not_move_the_deadline(self):
         scene = gated(break_glass=True)
         pass_deadline(scene)

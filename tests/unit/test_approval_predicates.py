@@ -181,3 +181,27 @@ def test_a_list_that_is_too_long_to_look_at_cannot_be_judged():
 )
 def test_which_conditions_are_narrower(narrow, wide, within):
     assert predicates.imply(parsed(*narrow), parsed(*wide)) is within
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"lines": [{"price": 5}, {}]},
+        {"lines": [{"price": 5}, {"cost": 10**6}]},
+        {"lines": [{"price": 5}, 10**6]},
+        {"lines": [{"price": 5}, None]},
+    ],
+)
+def test_to_allow_each_branch_must_lead_to_a_value(arguments):
+    small = {"path": "$.lines[*].price", "range": {"max": 100}}
+    assert not fits(arguments, small)
+    assert fits(arguments, small, careful=True)
+
+
+def test_a_branch_within_a_branch_that_ends_early_is_not_allowed_either():
+    small = {"path": "$.orders[*].lines[*]", "equals": 5}
+    assert fits({"orders": [{"lines": [5]}, {"lines": [5, 5]}]}, small)
+    for dropped in ({}, {"lines": []}, {"lines": 7}, {"lines": {"0": 7}}):
+        assert not fits({"orders": [{"lines": [5]}, dropped]}, small), dropped
+    assert not fits({"lists": [[5], []]}, {"path": "$.lists[*][0]", "equals": 5})
+    assert not fits({"lists": [{}]}, {"path": "$.lists[*].x", "equals": 5}, careful=True)
