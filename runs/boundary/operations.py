@@ -31,6 +31,7 @@ from runs.models import Artifact, Kind, Operation
 
 HERE = Path(__file__).parent.parent
 ERROR_MESSAGE_CHARS_MAX = 1_000
+EARLIER = "an earlier attempt may have had its effect; the last one: "
 PROBE_FIRST_AFTER_SECONDS = 5.0  # an uncertain operation is looked for this soon, then with back-off
 TWIN_CONSTRAINT = "operation_no_twin_in_flight"
 STATE = Operation.State
@@ -131,17 +132,26 @@ def _interrupted(operation: Operation, arguments: bytes, heartbeat: Callable[...
     return Unclear(_permission(operation, arguments, heartbeat), "interrupted", message)
 
 
-def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "none") -> Step:
+def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "none", *, unsent: bool = False) -> Step:
     """Dispatch the next attempt of an operation whose unclear attempt may safely be repeated.
 
-    The unclear attempt is told as failed, with the `effect` that it is taken to have had. Settled when the operation
+    The unclear attempt is told as failed, with the `effect` that it is taken to have had; `unsent` says that this is
+    because it has not said that it sends: if it has by now, the attempt is unclear as before. Settled when the operation
     moved on meanwhile or its run is to stop; the attempts already used are not checked here.
     """
     operation, arguments = operation_with_arguments(unclear.dispatch.operation_id)
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
         return Settled(operation.id, operation.state)
-    begun = _begin(operation, journal.superseded(operation, effect, unclear.error_class))
-    return _permission(operation, arguments, heartbeat) if begun else _as_it_is(operation.id)
+    told = journal.superseded(operation, effect, unclear.error_class)
+    if _begin(operation, told, unclear=effect != "none", unsent=unsent):
+        return _permission(operation, arguments, heartbeat)
+    return unclear if unsent and _is_sending(unclear.dispatch) else _as_it_is(operation.id)
+
+
+def _is_sending(given: Dispatch) -> bool:
+    """Whether this attempt, still the current one, has said that it sends."""
+    current = Operation.objects.filter(id=given.operation_id, state=STATE.DISPATCHED, attempt=given.attempt)
+    return current.filter(sending_at__isnull=False).exists()
 
 
 def _let_go(operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *, patient: bool) -> Step:
@@ -204,7 +214,7 @@ def _hold_run(operation: Operation) -> bool:
     return bool(is_to_stop)
 
 
-def _begin(operation: Operation, *before: NewEvent) -> bool:
+def _begin(operation: Operation, *before: NewEvent, unclear: bool = False, unsent: bool = False) -> bool:
     """The counted UPDATE and its event, one statement. False: the run was cancelled or somebody was faster."""
     values: dict[str, Any] = {
         "run_id": operation.run_id,
@@ -212,6 +222,8 @@ def _begin(operation: Operation, *before: NewEvent) -> bool:
         "state": operation.state,
         "attempt": operation.attempt,
         "timeout_seconds": timeout_seconds(operation),
+        "unclear": unclear,
+        "unsent": unsent,
     }
     operation.attempt += 1
     events = [*before, journal.started(operation)]
@@ -322,8 +334,10 @@ def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settle
         given, state, error_class=error_class, result_digest=packed.record.digest, result_invalid=packed.invalid
     )
     terminal = journal.failed(operation, effect, **facts) if result.is_error else journal.completed(operation, **facts)
-    if _settle(operation, terminal, packed.bodies):
+    if _settle(operation, terminal, packed.bodies, denies=effect == "none"):
         return Settled(operation.id, state)
+    if effect == "none" and (doubted := _doubted(given, error_class, result.text)):
+        return doubted
     with transaction.atomic(savepoint=False):
         artifacts.claim(given.run_id, Artifact.Kind.RESULT, packed.bodies)
         return _late(given, effect, packed, error_class)
@@ -347,18 +361,45 @@ def error_effect(given: Dispatch) -> Effect:
 
 
 def settle_failure(given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None) -> Settled:
-    """Write that an attempt is taken to have had no effect. A stale attempt changes nothing."""
-    operation = _outcome(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
-    return _settled(operation, journal.failed(operation, "none"))
+    """Write that an attempt is taken to have had no effect. A stale attempt changes nothing.
+
+    The operation is uncertain then if an earlier attempt of it may have had its effect.
+    """
+    return _without_effect(given, error_class, message, usage) or _as_it_is(given.operation_id)
+
+
+def settle_unsent(unclear: Unclear) -> Settled | Unclear:
+    """Write that an attempt had no effect because it has not said that it sends; unclear as before if it has by now."""
+    given = unclear.dispatch
+    if settled := _without_effect(given, unclear.error_class, unclear.message, unsent=True):
+        return settled
+    return unclear if _is_sending(given) else _as_it_is(given.operation_id)
 
 
 def settle_not_done(given: Dispatch, error_class: str, message: str) -> Settled:
     """Write that an attempt provably had no effect; of a stale attempt too this is evidence, and may end it."""
-    settled = settle_failure(given, error_class, message)
-    if settled.state == STATE.FAILED:
+    if settled := _without_effect(given, error_class, message):
         return settled
     with transaction.atomic(savepoint=False):
         return _late(given, "none", None, error_class)
+
+
+def _without_effect(
+    given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None, *, unsent: bool = False
+) -> Settled | None:
+    """None: the attempt is stale, or has said meanwhile that it sends."""
+    operation = _outcome(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
+    if _settle(operation, journal.failed(operation, "none"), denies=True, unsent=unsent):
+        return Settled(operation.id, STATE.FAILED)
+    return None if unsent and _is_sending(given) else _doubted(given, error_class, message)
+
+
+def _doubted(given: Dispatch, error_class: str, message: str) -> Settled | None:
+    """The attempt had no effect, but an earlier one may have had it: then the operation is uncertain. None: it is not so."""
+    current = Operation.objects.filter(id=given.operation_id, state=STATE.DISPATCHED, attempt=given.attempt)
+    if not current.filter(earlier_unclear=True).exists():
+        return None
+    return settle_uncertain(Unclear(given, error_class, EARLIER + message))
 
 
 def settle_uncertain(unclear: Unclear) -> Settled:
@@ -388,8 +429,16 @@ def _settled(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Sta
     return _as_it_is(outcome.id)
 
 
-def _settle(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Staged] = ()) -> bool:
-    """Compare-and-set on (dispatched, this attempt), with its event and bodies, one statement. False: it is stale."""
+def _settle(
+    outcome: Operation,
+    event: NewEvent,
+    bodies: Sequence[artifacts.Staged] = (),
+    *,
+    denies: bool = False,
+    unsent: bool = False,
+) -> bool:
+    """Compare-and-set on (dispatched, this attempt), with its event and bodies, one statement. False: it is stale, or
+    it `denies` an effect that an earlier attempt may have had, or it is not `unsent` any more."""
     found = rows(
         HERE,
         "settle",
@@ -403,6 +452,8 @@ def _settle(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Stag
             "error_message": outcome.error_message,
             "usage": json.dumps(outcome.usage) if outcome.usage else None,
             "probe_after_seconds": PROBE_FIRST_AFTER_SECONDS,
+            "denies": denies,
+            "unsent": unsent,
             "bodies": artifacts.claims(bodies),
             "events": outbox.given([event]),
         },

@@ -1,5 +1,6 @@
 -- Let an operation go: one more attempt with its event, if nobody moved it meanwhile and its run was not asked to stop.
 -- The share lock on the run makes "no effect starts after a cancel is committed" true: the cancel waits for us.
+-- `unclear`: the attempt before may have had its effect. `unsent`: it goes on only if that one has not said that it sends.
 WITH live AS MATERIALIZED (
     SELECT id FROM runs_run
     WHERE id = %(run_id)s AND state = 'running' AND cancel_requested_at IS NULL
@@ -7,6 +8,7 @@ WITH live AS MATERIALIZED (
 ), begun AS (
     UPDATE runs_operation o
     SET state = 'dispatched', attempt = o.attempt + 1, dispatched_at = now.at, sending_at = NULL, settled_at = NULL,
+        earlier_unclear = o.state <> 'reconciled' AND (o.earlier_unclear OR %(unclear)s::boolean),
         first_dispatched_at = coalesce(o.first_dispatched_at, now.at),
         deadline_at = now.at + make_interval(secs => %(timeout_seconds)s),
         result_digest = '', result_invalid = '', error_class = '', error_message = '',
@@ -14,6 +16,7 @@ WITH live AS MATERIALIZED (
         probe_attempts = 0, next_probe_at = NULL, needs_attention = false
     FROM live, (SELECT clock_timestamp() AS at) now
     WHERE o.run_id = live.id AND o.id = %(operation_id)s AND o.state = %(state)s AND o.attempt = %(attempt)s
+      AND NOT (%(unsent)s::boolean AND o.sending_at IS NOT NULL)
     RETURNING o.dispatched_at, o.first_dispatched_at, o.deadline_at
 )
 SELECT begun.*, told.stored FROM begun, LATERAL outbox_append(%(events)s::jsonb) told
