@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -78,8 +78,8 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
     if operation.state == STATE.DISPATCHED:
         return _interrupted(operation, arguments, heartbeat)
     match gate.check(operation, arguments):
-        case gate.Go():
-            return _let_go(operation, arguments, heartbeat, patient=patient)
+        case gate.Go() as go:
+            return _let_go(operation, arguments, heartbeat, go, patient=patient)
         case gate.Stop() as stop:
             return _close(operation, stop)
         case gate.Ask() as ask:
@@ -135,17 +135,29 @@ def _interrupted(operation: Operation, arguments: bytes, heartbeat: Callable[...
 def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "none", *, unsent: bool = False) -> Step:
     """Dispatch the next attempt of an operation whose unclear attempt may safely be repeated.
 
-    The unclear attempt is told as failed, with the `effect` that it is taken to have had; `unsent` says that this is
-    because it has not said that it sends: if it has by now, the attempt is unclear as before. Settled when the operation
-    moved on meanwhile or its run is to stop; the attempts already used are not checked here.
+    The unclear attempt is told as failed, with the `effect` that it is taken to have had. `unsent` says that it is
+    because it has not said that it sends: if it has by now, it is unclear as before. Whatever would stop a first
+    dispatch ends the operation with what is known. Settled when it moved on meanwhile or its run is to stop; the
+    attempts already used are not checked here.
     """
     operation, arguments = operation_with_arguments(unclear.dispatch.operation_id)
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
         return Settled(operation.id, operation.state)
+    go = gate.check_again(operation, arguments)
+    if isinstance(go, gate.Stop):
+        return _end_here(unclear, go, effect, unsent=unsent)
     told = journal.superseded(operation, effect, unclear.error_class)
-    if _begin(operation, told, unclear=effect != "none", unsent=unsent):
+    if _begin(operation, go, told, unclear=effect != "none", unsent=unsent):
         return _permission(operation, arguments, heartbeat)
     return unclear if unsent and _is_sending(unclear.dispatch) else _as_it_is(operation.id)
+
+
+def _end_here(unclear: Unclear, stop: gate.Stop, effect: Effect, *, unsent: bool) -> Settled | Unclear:
+    """The unclear attempt stays the last one: told as what it is taken to have been, and why it is not repeated."""
+    ended = replace(unclear, error_class=stop.error_class, message=f"it was not sent again: {stop.message}")
+    if effect != "none":
+        return settle_uncertain(ended)
+    return settle_unsent(ended) if unsent else settle_failure(ended.dispatch, ended.error_class, ended.message)
 
 
 def _is_sending(given: Dispatch) -> bool:
@@ -154,9 +166,11 @@ def _is_sending(given: Dispatch) -> bool:
     return current.filter(sending_at__isnull=False).exists()
 
 
-def _let_go(operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *, patient: bool) -> Step:
+def _let_go(
+    operation: Operation, arguments: bytes, heartbeat: Callable[..., None], go: gate.Go, *, patient: bool
+) -> Step:
     try:
-        begun = _begin(operation)
+        begun = _begin(operation, go)
     except IntegrityError as error:
         if TWIN_CONSTRAINT not in str(error):
             raise
@@ -214,14 +228,17 @@ def _hold_run(operation: Operation) -> bool:
     return bool(is_to_stop)
 
 
-def _begin(operation: Operation, *before: NewEvent, unclear: bool = False, unsent: bool = False) -> bool:
-    """The counted UPDATE and its event, one statement. False: the run was cancelled or somebody was faster."""
+def _begin(operation: Operation, go: gate.Go, *before: NewEvent, unclear: bool = False, unsent: bool = False) -> bool:
+    """The counted UPDATE and its event, one statement. False: the run was cancelled, somebody was faster, or what was
+    checked does not stand any more."""
     values: dict[str, Any] = {
         "run_id": operation.run_id,
         "operation_id": operation.id,
         "state": operation.state,
         "attempt": operation.attempt,
         "timeout_seconds": timeout_seconds(operation),
+        "arguments_digest": operation.arguments_digest,
+        "approval_id": go.approval_id,
         "unclear": unclear,
         "unsent": unsent,
     }
@@ -395,7 +412,7 @@ def _without_effect(
 
 
 def _doubted(given: Dispatch, error_class: str, message: str) -> Settled | None:
-    """The attempt had no effect, but an earlier one may have had it: then the operation is uncertain. None: it is not so."""
+    """The attempt had no effect, but an earlier one may have had it: the operation is uncertain. None: it is not so."""
     current = Operation.objects.filter(id=given.operation_id, state=STATE.DISPATCHED, attempt=given.attempt)
     if not current.filter(earlier_unclear=True).exists():
         return None
