@@ -35,6 +35,7 @@ class EffectResult(BaseModel):
     invalid: str = ""  # why the result could not be read in full; the effect stands all the same
     truncated: bool = False  # the adapter itself had to stop reading at its limit
     media_type: str = "text/plain"
+    cut_short: bool = False  # we ended the call ourselves while it ran: the error says nothing of what it has done
 
 
 class ProbeVerdict(StrEnum):

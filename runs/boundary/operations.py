@@ -346,12 +346,15 @@ def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settle
     packed = pack(result)
     state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
     error_class = "tool_error" if result.is_error else ""
-    effect = error_effect(given) if result.is_error else "occurred"
+    effect = error_effect(given, result) if result.is_error else "occurred"
     operation = _outcome(
         given, state, error_class=error_class, result_digest=packed.record.digest, result_invalid=packed.invalid
     )
     terminal = journal.failed(operation, effect, **facts) if result.is_error else journal.completed(operation, **facts)
-    if _settle(operation, terminal, packed.bodies, denies=effect == "none"):
+    if effect == "uncertain":
+        if _settle_doubt(Unclear(given, error_class, result.text)):
+            return Settled(given.operation_id, STATE.UNCERTAIN)
+    elif _settle(operation, terminal, packed.bodies, denies=effect == "none"):
         return Settled(operation.id, state)
     if effect == "none" and (doubted := _doubted(given, error_class, result.text)):
         return doubted
@@ -366,13 +369,16 @@ def settle_model_answer(given: Dispatch, kept: artifacts.Staged, facts: dict[str
     return _settled(operation, journal.completed(operation, **facts), [kept])
 
 
-def error_effect(given: Dispatch) -> Effect:
+def error_effect(given: Dispatch, result: EffectResult) -> Effect:
     """What an error answer says about the effect of its call (docs/decisions/0003).
 
-    A read has none. Of a write the server's word "error" counts as none, unless the registry knows better of this tool.
+    A read has none, and of a write that we ended ourselves nobody knows. Else the server's word "error" counts as none,
+    unless the registry knows better of this tool.
     """
-    declared = given.configuration.get("error_effect", "none")
-    if given.configuration.get("effect") == "read" or declared not in ("occurred", "uncertain"):
+    if given.configuration.get("effect") == "read":
+        return "none"
+    declared = "uncertain" if result.cut_short else given.configuration.get("error_effect", "none")
+    if declared not in ("occurred", "uncertain"):
         return "none"
     return "occurred" if declared == "occurred" else "uncertain"
 
@@ -422,10 +428,16 @@ def _doubted(given: Dispatch, error_class: str, message: str) -> Settled | None:
 def settle_uncertain(unclear: Unclear) -> Settled:
     """Write that an attempt may or may not have had its effect. From here only a probe, a late result or a named
     person goes on."""
+    if _settle_doubt(unclear):
+        return Settled(unclear.dispatch.operation_id, STATE.UNCERTAIN)
+    return _as_it_is(unclear.dispatch.operation_id)
+
+
+def _settle_doubt(unclear: Unclear) -> bool:
     operation = _outcome(
         unclear.dispatch, STATE.UNCERTAIN, error_class=unclear.error_class, error_message=unclear.message
     )
-    return _settled(operation, journal.failed(operation, "uncertain"))
+    return _settle(operation, journal.failed(operation, "uncertain"))
 
 
 def _outcome(given: Dispatch, state: Operation.State, **values: Any) -> Operation:

@@ -92,7 +92,7 @@ async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: Fal
         logger.info("operation %s attempt %s is unclear: %s", given.operation_id, given.attempt, _name(error))
         return Unclear(given, _name(error), str(error))
     faults.reach("after_effect", given.tool)
-    if result.is_error and operations.error_effect(given) == "uncertain":
+    if result.is_error and operations.error_effect(given, result) == "uncertain":
         return Unclear(given, "tool_error", result.text)
     settled = await outcomes.settle(given, Outcome(result=result))
     faults.reach("after_settle", given.tool)
