@@ -279,6 +279,8 @@ def _permission(operation: Operation, arguments: bytes, heartbeat: Callable[...,
             faults.reach("before_sending_mark", operation.name)
             await in_thread(mark_sending, operation.id, operation.attempt)
             faults.reach("after_sending_mark", operation.name)
+        elif operation.effect == "write":
+            await in_thread(check_sending, operation.id, operation.attempt, timeout_seconds(operation))
         faults.reach("before_send", operation.name)
 
     return Dispatch(
@@ -336,6 +338,22 @@ def mark_sending(operation_id: UUID, attempt: int) -> None:
     if Operation.objects.filter(id=operation_id, state=STATE.DISPATCHED, attempt=attempt).exists():
         raise NotSent("the run was asked to stop before the call was sent")
     raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
+
+
+def check_sending(operation_id: UUID, attempt: int, timeout_seconds: float) -> None:
+    """Look once more, right before the first byte of a write with a key: its worker may have been frozen since.
+
+    Nothing may leave when it raises: Superseded when the attempt is not the current one any more, NotSent when the run
+    was asked to stop or the key may be forgotten before the attempt has ended.
+    """
+    values = {"operation_id": operation_id, "attempt": attempt, "timeout_seconds": timeout_seconds}
+    if not (found := rows(HERE, "check_sending", values)):
+        raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
+    is_live, key_lasts = found[0]
+    if not is_live:
+        raise NotSent("the run was asked to stop before the call was sent")
+    if not key_lasts:
+        raise NotSent("the other side may forget the call's key before this attempt has ended")
 
 
 def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settled:

@@ -219,12 +219,13 @@ class Facts:
 
     @property
     def key_is_alive(self) -> bool:
-        """Whether the other side would still recognise a repeat."""
+        """Whether the other side would still recognise a repeat, until that has ended."""
         kept_for = self.operation.idempotent_for_seconds
         if not kept_for:
             return False
         assert self.operation.first_dispatched_at is not None
-        return self.at < self.operation.first_dispatched_at + timedelta(seconds=kept_for)
+        timeout = self.operation.tool.timeout_seconds if self.operation.tool else 0
+        return self.at < self.operation.first_dispatched_at + timedelta(seconds=kept_for - timeout)
 
     @property
     def is_replay_safe(self) -> bool:
