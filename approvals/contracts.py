@@ -74,8 +74,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Grant:
-    """A person's yes: the text that it covers, and the rule under which it was asked for."""
+    """A person's yes: the request that it answers, the text that it covers, and the rule that asked for it."""
 
+    approval_id: UUID
     binding: str
     policy_id: UUID | None
 

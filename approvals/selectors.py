@@ -19,12 +19,12 @@ from kernel_project.primitives.errors import NotFound
 def grant(operation_id: UUID) -> Grant | None:
     """What a person said yes to, or None when there is no yes."""
     granted = Approval.objects.filter(operation_id=operation_id, state=Approval.State.GRANTED)
-    found = granted.values_list("binding", "binding_hash", "policy_id").first()
+    found = granted.values_list("id", "binding", "binding_hash", "policy_id").first()
     if found is None:
         return None
-    text, digest, policy_id = found
+    approval_id, text, digest, policy_id = found
     intact = sha256_hex(text.encode()) == digest
-    return Grant(text if intact else "", policy_id)  # a text that was tampered with covers nothing
+    return Grant(approval_id, text if intact else "", policy_id)  # a text that was tampered with covers nothing
 
 
 def standing(operation_ids: Sequence[UUID]) -> dict[UUID, tuple[bool, datetime | None]]:

@@ -338,6 +338,9 @@ class Operation(models.Model):
     sending_at = models.DateTimeField(null=True, help_text="When the current attempt was about to send.")
     deadline_at = models.DateTimeField(null=True, help_text="When the current attempt gives up.")
     settled_at = models.DateTimeField(null=True)
+    earlier_unclear = models.BooleanField(
+        default=False, db_default=False, help_text="Whether an attempt before the current one may have had its effect."
+    )
     result_digest = models.CharField(max_length=64, blank=True, default="")
     result_invalid = models.CharField(max_length=200, blank=True, default="")
     error_class = models.CharField(max_length=60, blank=True, default="")

@@ -35,6 +35,7 @@ class EffectResult(BaseModel):
     invalid: str = ""  # why the result could not be read in full; the effect stands all the same
     truncated: bool = False  # the adapter itself had to stop reading at its limit
     media_type: str = "text/plain"
+    cut_short: bool = False  # we ended the call ourselves while it ran: the error says nothing of what it has done
 
 
 class ProbeVerdict(StrEnum):
@@ -62,8 +63,9 @@ class Dispatch:
 
     `idempotency_key` is the operation's id as text: the same for every attempt of the operation. `configuration` is
     what the registry says of the tool and its server (see the adapter). `sending()` must be awaited right before the
-    first byte can leave; of a write whose other side keeps no keys it commits that mark. Nothing may leave when it
-    raises. `heartbeat` tells the engine that the effect is alive and may be called at any time.
+    first byte can leave: of a write it looks once more whether it may go, and where the other side keeps no keys it
+    commits that mark. Nothing may leave when it raises.
+    `heartbeat` tells the engine that the effect is alive and may be called at any time.
     """
 
     operation_id: UUID

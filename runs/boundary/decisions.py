@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from django.db.models.functions import Now
@@ -13,6 +14,8 @@ from outbox import services as outbox
 from runs.boundary import journal
 from runs.boundary.reconcile import tell
 from runs.models import Operation
+
+logger = logging.getLogger(__name__)
 
 STATES = {
     Approval.State.REJECTED: Operation.State.REJECTED,
@@ -29,6 +32,8 @@ def close_operation(approval: Approval, **_: Any) -> None:
         moved = Operation.objects.filter(id=approval.operation_id, state=Operation.State.AWAITING_APPROVAL).update(
             state=state, error_class=state, error_message=approval.reason, settled_at=Now()
         )
-        assert moved == 1, f"approval {approval.id} and its operation disagree"
-        outbox.append([journal.blocked(Operation.objects.get(id=approval.operation_id))])
+        if moved:
+            outbox.append([journal.blocked(Operation.objects.get(id=approval.operation_id))])
+        else:  # nothing is left to close, and the request's end must not be held up: its run may be ending
+            logger.error("request %s was %s while its operation does not wait for it", approval.id, state)
     tell(approval.run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from approvals import policy
 from approvals import selectors as approvals
@@ -41,7 +42,9 @@ class Wait:
 
 @dataclass(frozen=True)
 class Go:
-    """It may leave."""
+    """It may leave, by the yes to this request if a person was asked: the dispatch holds it to that."""
+
+    approval_id: UUID | None = None
 
 
 def check(operation: Operation, arguments: bytes) -> Go | Stop | Ask | Wait:
@@ -50,14 +53,30 @@ def check(operation: Operation, arguments: bytes) -> Go | Stop | Ask | Wait:
         return Go() if operation.state in (STATE.PROPOSED, STATE.FAILED) else Wait()
     if not _may_start(operation):
         return Wait()
-    if operation.state == STATE.AWAITING_APPROVAL and approvals.grant(operation.id) is None:
+    grant = None if operation.state == STATE.PROPOSED else approvals.grant(operation.id)
+    if operation.state == STATE.AWAITING_APPROVAL and grant is None:
         return Wait()  # nobody has said yes: the request, and with it the operation, ends by itself
-    if stopped := _spent(operation) or _switched_off(operation):
+    if stopped := _spent(operation):
+        return stopped
+    return _judged(operation, arguments, grant)
+
+
+def check_again(operation: Operation, arguments: bytes) -> Go | Stop:
+    """Whether another attempt may follow one that is out: all that a first dispatch asks, but no person any more."""
+    if operation.kind == Kind.MODEL:
+        return Go()
+    judged = _judged(operation, arguments, approvals.grant(operation.id))
+    assert not isinstance(judged, Ask), "nobody is asked about a call that has left"
+    return judged
+
+
+def _judged(operation: Operation, arguments: bytes, grant: Grant | None) -> Go | Stop | Ask:
+    if stopped := _switched_off(operation):
         return stopped
     answer = policy.decide(binding.question(operation, arguments))
     if answer.answer == "deny":
         return Stop(STATE.DENIED, "denied", f"policy {answer.policy} denies this call")
-    return _consent(operation, arguments, answer)
+    return _consent(operation, arguments, answer, grant)
 
 
 def _may_start(operation: Operation) -> bool:
@@ -81,7 +100,7 @@ def _switched_off(operation: Operation) -> Stop | None:
     return Stop(STATE.BLOCKED, "tool_disabled", "this tool was switched off")
 
 
-def _consent(operation: Operation, arguments: bytes, answer: PolicyResult) -> Go | Stop | Ask | Wait:
+def _consent(operation: Operation, arguments: bytes, answer: PolicyResult, grant: Grant | None) -> Go | Stop | Ask:
     """Policy allows it, or a person said yes to exactly this."""
     assert operation.tool is not None
     if operation.state == STATE.PROPOSED or operation.policy_answer == "allow":
@@ -89,11 +108,9 @@ def _consent(operation: Operation, arguments: bytes, answer: PolicyResult) -> Go
             return _ask(operation, arguments, answer)
         if operation.definition_digest != operation.tool.definition_digest:
             return Stop(STATE.BLOCKED, "definition_changed", "the tool was registered anew since this call was made")
-        return Go()
-    grant = approvals.grant(operation.id)
-    assert grant is not None, "asked above"
-    if grant.binding == binding.binding(operation, arguments) and _same_rule(grant, answer):
-        return Go()
+        return Go(grant.approval_id if grant else None)
+    if grant and grant.binding == binding.binding(operation, arguments) and _same_rule(grant, answer):
+        return Go(grant.approval_id)
     return _ask(operation, arguments, answer)
 
 
@@ -104,8 +121,8 @@ def _same_rule(grant: Grant, answer: PolicyResult) -> bool:
 
 def _ask(operation: Operation, arguments: bytes, answer: PolicyResult) -> Stop | Ask:
     assert operation.tool is not None
-    if operation.state == STATE.RECONCILED:
-        return Stop(STATE.BLOCKED, "approval_mismatch", "the call is no longer the one that was approved")
+    if operation.state in (STATE.RECONCILED, STATE.DISPATCHED):
+        return Stop(STATE.BLOCKED, "approval_mismatch", "no yes covers the call as it is by now")
     if problems := validate_arguments(operation.tool.input_schema, parse_json(arguments)):
         return Stop(STATE.BLOCKED, "invalid_arguments", f"the tool was registered anew: {problems[0]}")
     return Ask(binding.request(operation, arguments, answer), answer)

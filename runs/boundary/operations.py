@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -31,6 +31,7 @@ from runs.models import Artifact, Kind, Operation
 
 HERE = Path(__file__).parent.parent
 ERROR_MESSAGE_CHARS_MAX = 1_000
+EARLIER = "an earlier attempt may have had its effect; the last one: "
 PROBE_FIRST_AFTER_SECONDS = 5.0  # an uncertain operation is looked for this soon, then with back-off
 TWIN_CONSTRAINT = "operation_no_twin_in_flight"
 STATE = Operation.State
@@ -77,8 +78,8 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
     if operation.state == STATE.DISPATCHED:
         return _interrupted(operation, arguments, heartbeat)
     match gate.check(operation, arguments):
-        case gate.Go():
-            return _let_go(operation, arguments, heartbeat, patient=patient)
+        case gate.Go() as go:
+            return _let_go(operation, arguments, heartbeat, go, patient=patient)
         case gate.Stop() as stop:
             return _close(operation, stop)
         case gate.Ask() as ask:
@@ -131,22 +132,45 @@ def _interrupted(operation: Operation, arguments: bytes, heartbeat: Callable[...
     return Unclear(_permission(operation, arguments, heartbeat), "interrupted", message)
 
 
-def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "none") -> Step:
+def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "none", *, unsent: bool = False) -> Step:
     """Dispatch the next attempt of an operation whose unclear attempt may safely be repeated.
 
-    The unclear attempt is told as failed, with the `effect` that it is taken to have had. Settled when the operation
-    moved on meanwhile or its run is to stop; the attempts already used are not checked here.
+    The unclear attempt is told as failed, with the `effect` that it is taken to have had. `unsent` says that it is
+    because it has not said that it sends: if it has by now, it is unclear as before. Whatever would stop a first
+    dispatch ends the operation with what is known. Settled when it moved on meanwhile or its run is to stop; the
+    attempts already used are not checked here.
     """
     operation, arguments = operation_with_arguments(unclear.dispatch.operation_id)
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, unclear.dispatch.attempt):
         return Settled(operation.id, operation.state)
-    begun = _begin(operation, journal.superseded(operation, effect, unclear.error_class))
-    return _permission(operation, arguments, heartbeat) if begun else _as_it_is(operation.id)
+    go = gate.check_again(operation, arguments)
+    if isinstance(go, gate.Stop):
+        return _end_here(unclear, go, effect, unsent=unsent)
+    told = journal.superseded(operation, effect, unclear.error_class)
+    if _begin(operation, go, told, unclear=effect != "none", unsent=unsent):
+        return _permission(operation, arguments, heartbeat)
+    return unclear if unsent and _is_sending(unclear.dispatch) else _as_it_is(operation.id)
 
 
-def _let_go(operation: Operation, arguments: bytes, heartbeat: Callable[..., None], *, patient: bool) -> Step:
+def _end_here(unclear: Unclear, stop: gate.Stop, effect: Effect, *, unsent: bool) -> Settled | Unclear:
+    """The unclear attempt stays the last one: told as what it is taken to have been, and why it is not repeated."""
+    ended = replace(unclear, error_class=stop.error_class, message=f"it was not sent again: {stop.message}")
+    if effect != "none":
+        return settle_uncertain(ended)
+    return settle_unsent(ended) if unsent else settle_failure(ended.dispatch, ended.error_class, ended.message)
+
+
+def _is_sending(given: Dispatch) -> bool:
+    """Whether this attempt, still the current one, has said that it sends."""
+    current = Operation.objects.filter(id=given.operation_id, state=STATE.DISPATCHED, attempt=given.attempt)
+    return current.filter(sending_at__isnull=False).exists()
+
+
+def _let_go(
+    operation: Operation, arguments: bytes, heartbeat: Callable[..., None], go: gate.Go, *, patient: bool
+) -> Step:
     try:
-        begun = _begin(operation)
+        begun = _begin(operation, go)
     except IntegrityError as error:
         if TWIN_CONSTRAINT not in str(error):
             raise
@@ -204,14 +228,19 @@ def _hold_run(operation: Operation) -> bool:
     return bool(is_to_stop)
 
 
-def _begin(operation: Operation, *before: NewEvent) -> bool:
-    """The counted UPDATE and its event, one statement. False: the run was cancelled or somebody was faster."""
+def _begin(operation: Operation, go: gate.Go, *before: NewEvent, unclear: bool = False, unsent: bool = False) -> bool:
+    """The counted UPDATE and its event, one statement. False: the run was cancelled, somebody was faster, or what was
+    checked does not stand any more."""
     values: dict[str, Any] = {
         "run_id": operation.run_id,
         "operation_id": operation.id,
         "state": operation.state,
         "attempt": operation.attempt,
         "timeout_seconds": timeout_seconds(operation),
+        "arguments_digest": operation.arguments_digest,
+        "approval_id": go.approval_id,
+        "unclear": unclear,
+        "unsent": unsent,
     }
     operation.attempt += 1
     events = [*before, journal.started(operation)]
@@ -250,6 +279,8 @@ def _permission(operation: Operation, arguments: bytes, heartbeat: Callable[...,
             faults.reach("before_sending_mark", operation.name)
             await in_thread(mark_sending, operation.id, operation.attempt)
             faults.reach("after_sending_mark", operation.name)
+        elif operation.effect == "write":
+            await in_thread(check_sending, operation.id, operation.attempt, timeout_seconds(operation))
         faults.reach("before_send", operation.name)
 
     return Dispatch(
@@ -309,6 +340,22 @@ def mark_sending(operation_id: UUID, attempt: int) -> None:
     raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
 
 
+def check_sending(operation_id: UUID, attempt: int, timeout_seconds: float) -> None:
+    """Look once more, right before the first byte of a write with a key: its worker may have been frozen since.
+
+    Nothing may leave when it raises: Superseded when the attempt is not the current one any more, NotSent when the run
+    was asked to stop or the key may be forgotten before the attempt has ended.
+    """
+    values = {"operation_id": operation_id, "attempt": attempt, "timeout_seconds": timeout_seconds}
+    if not (found := rows(HERE, "check_sending", values)):
+        raise Superseded(f"attempt {attempt} of operation {operation_id} is not the current one any more")
+    is_live, key_lasts = found[0]
+    if not is_live:
+        raise NotSent("the run was asked to stop before the call was sent")
+    if not key_lasts:
+        raise NotSent("the other side may forget the call's key before this attempt has ended")
+
+
 def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settled:
     """Write the answer of an attempt: the effect happened, or the tool itself says that it failed.
 
@@ -317,13 +364,18 @@ def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settle
     packed = pack(result)
     state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
     error_class = "tool_error" if result.is_error else ""
-    effect = error_effect(given) if result.is_error else "occurred"
+    effect = error_effect(given, result) if result.is_error else "occurred"
     operation = _outcome(
         given, state, error_class=error_class, result_digest=packed.record.digest, result_invalid=packed.invalid
     )
     terminal = journal.failed(operation, effect, **facts) if result.is_error else journal.completed(operation, **facts)
-    if _settle(operation, terminal, packed.bodies):
+    if effect == "uncertain":
+        if _settle_doubt(Unclear(given, error_class, result.text)):
+            return Settled(given.operation_id, STATE.UNCERTAIN)
+    elif _settle(operation, terminal, packed.bodies, denies=effect == "none"):
         return Settled(operation.id, state)
+    if effect == "none" and (doubted := _doubted(given, error_class, result.text)):
+        return doubted
     with transaction.atomic(savepoint=False):
         artifacts.claim(given.run_id, Artifact.Kind.RESULT, packed.bodies)
         return _late(given, effect, packed, error_class)
@@ -335,39 +387,75 @@ def settle_model_answer(given: Dispatch, kept: artifacts.Staged, facts: dict[str
     return _settled(operation, journal.completed(operation, **facts), [kept])
 
 
-def error_effect(given: Dispatch) -> Effect:
+def error_effect(given: Dispatch, result: EffectResult) -> Effect:
     """What an error answer says about the effect of its call (docs/decisions/0003).
 
-    A read has none. Of a write the server's word "error" counts as none, unless the registry knows better of this tool.
+    A read has none, and of a write that we ended ourselves nobody knows. Else the server's word "error" counts as none,
+    unless the registry knows better of this tool.
     """
-    declared = given.configuration.get("error_effect", "none")
-    if given.configuration.get("effect") == "read" or declared not in ("occurred", "uncertain"):
+    if given.configuration.get("effect") == "read":
+        return "none"
+    declared = "uncertain" if result.cut_short else given.configuration.get("error_effect", "none")
+    if declared not in ("occurred", "uncertain"):
         return "none"
     return "occurred" if declared == "occurred" else "uncertain"
 
 
 def settle_failure(given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None) -> Settled:
-    """Write that an attempt is taken to have had no effect. A stale attempt changes nothing."""
-    operation = _outcome(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
-    return _settled(operation, journal.failed(operation, "none"))
+    """Write that an attempt is taken to have had no effect. A stale attempt changes nothing.
+
+    The operation is uncertain then if an earlier attempt of it may have had its effect.
+    """
+    return _without_effect(given, error_class, message, usage) or _as_it_is(given.operation_id)
+
+
+def settle_unsent(unclear: Unclear) -> Settled | Unclear:
+    """Write that an attempt had no effect because it has not said that it sends; unclear as before if it has by now."""
+    given = unclear.dispatch
+    if settled := _without_effect(given, unclear.error_class, unclear.message, unsent=True):
+        return settled
+    return unclear if _is_sending(given) else _as_it_is(given.operation_id)
 
 
 def settle_not_done(given: Dispatch, error_class: str, message: str) -> Settled:
     """Write that an attempt provably had no effect; of a stale attempt too this is evidence, and may end it."""
-    settled = settle_failure(given, error_class, message)
-    if settled.state == STATE.FAILED:
+    if settled := _without_effect(given, error_class, message):
         return settled
     with transaction.atomic(savepoint=False):
         return _late(given, "none", None, error_class)
 
 
+def _without_effect(
+    given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None, *, unsent: bool = False
+) -> Settled | None:
+    """None: the attempt is stale, or has said meanwhile that it sends."""
+    operation = _outcome(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
+    if _settle(operation, journal.failed(operation, "none"), denies=True, unsent=unsent):
+        return Settled(operation.id, STATE.FAILED)
+    return None if unsent and _is_sending(given) else _doubted(given, error_class, message)
+
+
+def _doubted(given: Dispatch, error_class: str, message: str) -> Settled | None:
+    """The attempt had no effect, but an earlier one may have had it: the operation is uncertain. None: it is not so."""
+    current = Operation.objects.filter(id=given.operation_id, state=STATE.DISPATCHED, attempt=given.attempt)
+    if not current.filter(earlier_unclear=True).exists():
+        return None
+    return settle_uncertain(Unclear(given, error_class, EARLIER + message))
+
+
 def settle_uncertain(unclear: Unclear) -> Settled:
     """Write that an attempt may or may not have had its effect. From here only a probe, a late result or a named
     person goes on."""
+    if _settle_doubt(unclear):
+        return Settled(unclear.dispatch.operation_id, STATE.UNCERTAIN)
+    return _as_it_is(unclear.dispatch.operation_id)
+
+
+def _settle_doubt(unclear: Unclear) -> bool:
     operation = _outcome(
         unclear.dispatch, STATE.UNCERTAIN, error_class=unclear.error_class, error_message=unclear.message
     )
-    return _settled(operation, journal.failed(operation, "uncertain"))
+    return _settle(operation, journal.failed(operation, "uncertain"))
 
 
 def _outcome(given: Dispatch, state: Operation.State, **values: Any) -> Operation:
@@ -388,8 +476,16 @@ def _settled(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Sta
     return _as_it_is(outcome.id)
 
 
-def _settle(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Staged] = ()) -> bool:
-    """Compare-and-set on (dispatched, this attempt), with its event and bodies, one statement. False: it is stale."""
+def _settle(
+    outcome: Operation,
+    event: NewEvent,
+    bodies: Sequence[artifacts.Staged] = (),
+    *,
+    denies: bool = False,
+    unsent: bool = False,
+) -> bool:
+    """Compare-and-set on (dispatched, this attempt), with its event and bodies, one statement. False: it is stale, or
+    it `denies` an effect that an earlier attempt may have had, or it is not `unsent` any more."""
     found = rows(
         HERE,
         "settle",
@@ -403,6 +499,8 @@ def _settle(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Stag
             "error_message": outcome.error_message,
             "usage": json.dumps(outcome.usage) if outcome.usage else None,
             "probe_after_seconds": PROBE_FIRST_AFTER_SECONDS,
+            "denies": denies,
+            "unsent": unsent,
             "bodies": artifacts.claims(bodies),
             "events": outbox.given([event]),
         },

@@ -92,7 +92,7 @@ async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: Fal
         logger.info("operation %s attempt %s is unclear: %s", given.operation_id, given.attempt, _name(error))
         return Unclear(given, _name(error), str(error))
     faults.reach("after_effect", given.tool)
-    if result.is_error and operations.error_effect(given) == "uncertain":
+    if result.is_error and operations.error_effect(given, result) == "uncertain":
         return Unclear(given, "tool_error", result.text)
     settled = await outcomes.settle(given, Outcome(result=result))
     faults.reach("after_settle", given.tool)
@@ -170,7 +170,11 @@ async def resolve(unclear: Unclear, heartbeat: Callable[..., None]) -> Step:
     operation, attempts_left = facts.operation, facts.operation.attempt < ATTEMPTS_MAX
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, given.attempt):
         return Settled(operation.id, operation.state)
-    if operation.effect == "read" or facts.unsent:
+    if facts.unsent:
+        if attempts_left:
+            return await _again(unclear, heartbeat, "none", unsent=True)
+        return await in_thread(operations.settle_unsent, unclear)
+    if operation.effect == "read":
         if attempts_left:
             return await _again(unclear, heartbeat, "none")
         return await in_thread(operations.settle_failure, given, unclear.error_class, unclear.message)
@@ -195,10 +199,10 @@ async def _settled_from_kept(unclear: Unclear) -> Settled | None:
     return settled
 
 
-async def _again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect) -> Step:
+async def _again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect, *, unsent: bool = False) -> Step:
     if unclear.error_class != "interrupted":
         await asyncio.sleep(AGAIN_PAUSES_SECONDS[min(unclear.dispatch.attempt, len(AGAIN_PAUSES_SECONDS)) - 1])
-    return await in_thread(operations.again, unclear, heartbeat, effect)
+    return await in_thread(operations.again, unclear, heartbeat, effect, unsent=unsent)
 
 
 @dataclass(frozen=True)
@@ -215,12 +219,13 @@ class Facts:
 
     @property
     def key_is_alive(self) -> bool:
-        """Whether the other side would still recognise a repeat."""
+        """Whether the other side would still recognise a repeat, until that has ended."""
         kept_for = self.operation.idempotent_for_seconds
         if not kept_for:
             return False
         assert self.operation.first_dispatched_at is not None
-        return self.at < self.operation.first_dispatched_at + timedelta(seconds=kept_for)
+        timeout = self.operation.tool.timeout_seconds if self.operation.tool else 0
+        return self.at < self.operation.first_dispatched_at + timedelta(seconds=kept_for - timeout)
 
     @property
     def is_replay_safe(self) -> bool:
@@ -283,8 +288,10 @@ async def _probe_one(operation_id: UUID) -> tuple[ProbeAnswer, bool]:
 def _settle_cancelled(unclear: Unclear) -> Settled:
     """A cancelled read had no effect; of a cancelled write nobody knows, unless it provably never left."""
     facts = _facts(unclear.dispatch.operation_id)
-    if facts.operation.effect == "read" or facts.unsent:
+    if facts.operation.effect == "read":
         return operations.settle_failure(unclear.dispatch, unclear.error_class, unclear.message)
+    if facts.unsent and isinstance(settled := operations.settle_unsent(unclear), Settled):
+        return settled
     return operations.settle_uncertain(unclear)
 
 

@@ -88,7 +88,9 @@ def by_late_result(operation: Operation, attempt: int, effect: str, digest: str)
         Operation.objects.filter(id=operation.id).update(needs_attention=True)
     elif operation.state == STATE.UNCERTAIN and effect == "occurred":
         _end(operation, VERDICT.OCCURRED, KERNEL, "the call finished after it was given up", digest)
-    elif operation.state == STATE.UNCERTAIN and effect == "none" and operation.attempt == attempt:
+    elif effect == "none" and (operation.earlier_unclear or operation.attempt != attempt):
+        return  # one attempt does not speak for the others
+    elif operation.state == STATE.UNCERTAIN and effect == "none":
         _end(operation, VERDICT.NONE, KERNEL, "the call ended after it was given up, without an effect", digest)
     elif operation.state == STATE.RECONCILED and operation.verdict != VERDICT.OCCURRED and effect == "occurred":
         _correct(operation, digest)

@@ -1,5 +1,7 @@
 -- Write the outcome of an attempt, with its bodies and its event, if it is still the current one: compare-and-set on
 -- (dispatched, attempt). An uncertain operation is probed soon where it can be, and needs a person where it cannot.
+-- `denies`: it says that there was no effect, which one attempt cannot say for an earlier, unclear one. `unsent`: it says so
+-- because the attempt has not said that it sends.
 WITH settled AS (
     UPDATE runs_operation
     SET state = %(state)s::text, settled_at = clock_timestamp(),
@@ -10,6 +12,8 @@ WITH settled AS (
             THEN clock_timestamp() + make_interval(secs => %(probe_after_seconds)s) END,
         needs_attention = %(state)s::text = 'uncertain' AND NOT probes
     WHERE id = %(operation_id)s AND state = 'dispatched' AND attempt = %(attempt)s
+      AND NOT (%(denies)s::boolean AND earlier_unclear)
+      AND NOT (%(unsent)s::boolean AND sending_at IS NOT NULL)
     RETURNING run_id
 ), claimed AS (
     INSERT INTO runs_artifact (run_id, digest, kind, size, media_type, body)

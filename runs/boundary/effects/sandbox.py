@@ -50,6 +50,7 @@ class Told(Protocol):
 
 async def perform(dispatch: Dispatch) -> EffectResult:
     """Run the command and report it. A command that fails or is ended by a limit is a result that says so (`is_error`).
+    What one that a limit ended had done by then is not known (`cut_short`).
 
     Raises NotSent when the command was not executed, SandboxCrashed when it is not known how it ended. That it stands
     and how it ends is told in the journal; what a command said that gives no result is kept as a log.
@@ -117,6 +118,8 @@ def answer_of(left: Left) -> ProbeAnswer:
     match left.state:
         case "ended":
             assert left.result is not None
+            if cut_short(left.result):
+                return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail="the command was ended while it ran")
             return ProbeAnswer(verdict=ProbeVerdict.ONE, result=result_of(left.result, SandboxLimits()))
         case "never_started":
             return ProbeAnswer(verdict=ProbeVerdict.ABSENT, detail="the sandbox was made and nothing ran in it")
@@ -218,11 +221,17 @@ async def _heartbeats(dispatch: Dispatch) -> AsyncIterator[None]:
         task.cancel()
 
 
+def cut_short(result: SandboxResult) -> bool:
+    """Whether it was not the command that ended itself."""
+    return result.exit_code is None or result.timed_out or result.out_of_memory or result.disk_low
+
+
 def result_of(result: SandboxResult, limits: SandboxLimits) -> EffectResult:
     """The fixed text that a model and a person read, and the same facts as fields."""
     return EffectResult(
         text=f"{_verdict(result, limits)}\n{result.log()}",
         is_error=result.exit_code != 0 or result.out_of_memory,
+        cut_short=cut_short(result),
         truncated=result.truncated,
         structured={
             "exit_code": result.exit_code,
