@@ -6,6 +6,8 @@ import logging
 import random
 import smtplib
 import time
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -45,7 +47,7 @@ def send_due(seconds: float = TICK_SECONDS, limit: int = TICK_MESSAGES_MAX) -> i
         token = uuid4()
         if time.monotonic() >= end or (delivery := _claim(token)) is None:
             break
-        sent += _attempt(delivery, token, carriers[delivery.channel.kind])
+        sent += _attempt(delivery, token, carriers)
     return sent
 
 
@@ -58,23 +60,33 @@ def _claim(token: UUID) -> Delivery | None:
     return Delivery.objects.select_related("channel", "approval").defer("approval__binding").get(id=row[0])
 
 
-def _attempt(delivery: Delivery, token: UUID, carrier: Carrier) -> bool:
+def _attempt(delivery: Delivery, token: UUID, carriers: Mapping[str, Carrier]) -> bool:
     if delivery.approval.state != Approval.State.WAITING:
         _end(delivery, token, dropped="the request is over")
         return False
     message = Message(delivery.id, delivery.target, delivery.channel.secret_env, delivery.body)
     try:
-        carrier.send(message)
+        carriers[delivery.channel.kind].send(message)
     except (NotDelivered, OSError, smtplib.SMTPException) as error:
-        _failed(delivery, token, error)
+        _failed(delivery, token, f"{type(error).__name__}: {error}")
+        return False
+    except Exception as error:  # of this one alone: the others are sent
+        logger.error("delivery %s: unexpected %s at %s", delivery.id, type(error).__name__, _place(error))
+        _failed(delivery, token, f"unexpected {type(error).__name__}")  # its words could hold the secret
         return False
     if not _end(delivery, token, sent=True):
         logger.warning("delivery %s was sent after its lease had ended: it is sent again", delivery.id)
     return True
 
 
-def _failed(delivery: Delivery, token: UUID, error: Exception) -> None:
-    told = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX].replace("\x00", "")
+def _place(error: Exception) -> str:
+    """Where it was raised, without a word of what was handled there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+
+
+def _failed(delivery: Delivery, token: UUID, error: str) -> None:
+    told = error[:ERROR_CHARS_MAX].replace("\x00", "")
     logger.info("delivery %s attempt %s: %s", delivery.id, delivery.attempts, told)
     spent = "" if delivery.attempts < ATTEMPTS_MAX else f"given up after {ATTEMPTS_MAX} attempts"
     longest = min(AGAIN_FIRST_SECONDS * 2 ** min(delivery.attempts - 1, 20), AGAIN_MAX_SECONDS)

@@ -11,14 +11,17 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.db.models import DateTimeField, Value
 from django.db.models.functions import Now
 from django.test.utils import setup_databases
 
+from approvals import services
 from approvals.contracts import Decider
 from kernel_project.primitives.canonical import canonical_json, sha256_hex
 from outbox.models import Event
@@ -226,6 +229,11 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(works)) as pool:
         return list(pool.map(guarded, works))
+
+
+def stop_the_clock_at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
+    """Let the clock by which requests are judged stand still at this very moment."""
+    monkeypatch.setattr(services, "_clock", lambda: Value(moment, DateTimeField()))
 
 
 def put_back(operation_id: uuid.UUID, seconds: int) -> None:

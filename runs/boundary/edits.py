@@ -119,7 +119,7 @@ def _judged(operation: Operation, arguments: bytes, approval: Approval) -> Polic
     if answer.answer == "deny":
         raise Conflict(f"policy {answer.policy} denies this call with these arguments", code="denied")
     if answer.answer == "require":
-        return answer
+        return _passed_on(answer, approval)
     given = approval.deadline_at - approval.requested_at
     return replace(
         answer,
@@ -135,6 +135,18 @@ def _judged(operation: Operation, arguments: bytes, approval: Approval) -> Polic
         four_eyes=approval.four_eyes,
         break_glass=approval.break_glass,
     )
+
+
+def _passed_on(answer: PolicyResult, approval: Approval) -> PolicyResult:
+    """The same, without going back to a group that let the time of this call run out: the next one stays asked."""
+    silent = (
+        Approval.objects.filter(operation_id=approval.operation_id, state=Approval.State.ESCALATED)
+        .order_by("-requested_at", "-id")
+        .first()
+    )
+    if silent is None or answer.group != silent.group:
+        return answer
+    return replace(answer, group=silent.escalate_to, on_expiry="reject", escalate_to="")
 
 
 def _past(batch: list[Operation]) -> Iterator[calls.PastCall]:

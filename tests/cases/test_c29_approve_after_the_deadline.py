@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection
 from django.urls import reverse
@@ -11,7 +13,7 @@ from approvals.models import Approval, Decision
 from approvals.services import Expired
 from tests import console
 from tests.api_client import api_for, is_problem
-from tests.boundary_scene import committed, decider, make_scene, perform_now
+from tests.boundary_scene import committed, decider, make_scene, perform_now, stop_the_clock_at
 
 pytestmark = pytest.mark.usefixtures("committed")
 __all__ = ["committed"]
@@ -53,10 +55,11 @@ def test_a_page_from_before_it_that_is_sent_after_it_applies_nothing():
     assert list(Decision.objects.values_list("applied", "actor").filter(approval=asked)) == [(False, "late-c29")] * 2
 
 
-@pytest.mark.parametrize("milliseconds", [0, -1_000])
-def test_at_it_and_after_it_nothing_is_applied(milliseconds):
+@pytest.mark.parametrize("microseconds", [0, 1], ids=["exactly at it", "after it"])
+def test_at_it_and_after_it_nothing_is_applied(microseconds, monkeypatch):
     scene = make_scene("opaque", allow=False)
-    asked = due_in(scene, milliseconds)
+    asked = due_in(scene, 60_000)
+    stop_the_clock_at(monkeypatch, asked.deadline_at + timedelta(microseconds=microseconds))
     with pytest.raises(Expired, match="nothing was applied"):
         services.decide(asked.id, scene.project.slug, decider("late"), "approve")
     services.expire([scene.id])
@@ -68,3 +71,11 @@ def test_at_it_and_after_it_nothing_is_applied(milliseconds):
     ]  # fmt: skip
     assert perform_now(scene.id).state == "expired"
     assert scene.outside.calls == []
+
+
+def test_the_last_microsecond_before_it_is_in_time(monkeypatch):
+    scene = make_scene("opaque", allow=False)
+    asked = due_in(scene, 60_000)
+    stop_the_clock_at(monkeypatch, asked.deadline_at - timedelta(microseconds=1))
+    assert services.expire([scene.id]) == 0
+    assert services.decide(asked.id, scene.project.slug, decider(), "approve").state == "granted"

@@ -122,6 +122,26 @@ def test_nobody_there_or_no_secret_is_a_failure_that_names_the_cause(hook, monke
     assert hook.received == []
 
 
+def test_one_that_breaks_its_sender_is_a_failed_attempt_and_the_others_are_sent(hook, monkeypatch):
+    """Whatever a message or an address does to the sender, and without its words: they could hold a secret."""
+    broken, sound = announced(target=hook.url), announced(target=hook.url)
+    first, send = messages(broken).get(occasion="requested").id, webhooks.Webhook.send
+
+    def breaking(self, message):
+        if message.id == first:
+            raise ValueError("no header: s3cret")
+        send(self, message)
+
+    monkeypatch.setattr(webhooks.Webhook, "send", breaking)
+    assert deliveries.send_due() == 1
+    assert messages(sound).get(occasion="requested").sent_at is not None
+    failed = messages(broken).get(occasion="requested")
+    assert (failed.attempts, failed.sent_at, failed.lease_token) == (1, None, None)
+    assert failed.next_attempt_at is not None
+    assert "ValueError" in failed.last_error
+    assert "s3cret" not in failed.last_error
+
+
 def test_a_server_that_never_comes_to_an_end_is_left(hook, monkeypatch):
     monkeypatch.setattr(webhooks, "SECONDS_MAX", 0.5)
     hook.trickle_seconds = 5.0

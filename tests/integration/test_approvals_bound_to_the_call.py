@@ -11,7 +11,7 @@ from approvals.services import AlreadyDecided, Expired, Refused
 from kernel_project.primitives.errors import Invalid
 from outbox.models import Event
 from runs.models import Artifact, Operation, Tool
-from tests.boundary_scene import at_once, committed, decider, make_scene, perform_now, rule, told
+from tests.boundary_scene import at_once, committed, decider, make_scene, perform_now, rule, stop_the_clock_at, told
 
 pytestmark = pytest.mark.usefixtures("committed")
 __all__ = ["committed"]
@@ -181,10 +181,10 @@ def pass_deadline(scene) -> None:
         )
 
 
-def test_exactly_at_the_deadline_is_late_and_the_try_is_on_record():
+def test_exactly_at_the_deadline_is_late_and_the_try_is_on_record(monkeypatch):
     """C29."""
     scene = gated()
-    pass_deadline(scene)
+    stop_the_clock_at(monkeypatch, request(scene).deadline_at)
     with pytest.raises(Expired):
         decide(scene, who=decider("late-larry"))
     tried = Decision.objects.get(approval__operation_id=scene.id)

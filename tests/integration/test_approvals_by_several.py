@@ -212,6 +212,28 @@ class TestEscalation:
         assert states(scene) == ["escalated", "expired"]
         assert scene.row().state == "expired"
 
+    @pytest.mark.parametrize("arguments", [{"amount": 1}, {"amount": 200}], ids=["by the same rule", "by another one"])
+    def test_an_edit_stays_with_the_group_that_it_was_passed_on_to(self, arguments):
+        scene = gated(AMOUNT, **self.POLICY)
+        large = {"path": "$.amount", "range": {"min": 100}}
+        rule(scene.project, "require", tool=scene.tool.name, arguments=(large,), **self.POLICY)
+        pass_deadline(scene)
+        services.expire([scene.id])
+        for amount in (0, 0.5):
+            made = edit(scene, {"amount": arguments["amount"] + amount}, decider("boris", "board"))
+            assert (made.group, made.on_expiry, made.escalate_to) == ("board", "reject", "")
+        with pytest.raises(Refused):
+            decide(scene, decider("fina", "finance"))
+        assert decide(scene, decider("bea", "board")).state == "granted"
+
+    def test_an_edit_that_a_third_group_must_judge_is_asked_of_that_one(self):
+        scene = gated(AMOUNT, **self.POLICY)
+        large = {"path": "$.amount", "range": {"min": 100}}
+        rule(scene.project, "require", tool=scene.tool.name, arguments=(large,), group="legal")
+        pass_deadline(scene)
+        services.expire([scene.id])
+        assert edit(scene, {"amount": 200}, decider("boris", "board")).group == "legal"
+
     def test_a_cancel_at_the_same_moment_leaves_nothing_waiting(self):
         for _ in range(10):
             scene = gated(**self.POLICY)
