@@ -49,9 +49,15 @@ def run() -> list[Check]:
 
 
 def journal_from() -> UUID:
-    """The first run id whose events are still kept: what older runs have told was dropped with its month."""
-    months = partitions.existing()
-    return months[0].first if months else UUID(int=0)
+    """The first run id from which on no month of the journal is missing: what older runs have told was dropped with its
+    month, or stands alone behind a month that was dropped.
+    """
+    first = UUID(int=0)
+    for newer in reversed(partitions.existing()):
+        if first.int and newer.beyond != first:
+            break
+        first = newer.first
+    return first
 
 
 def check(cursor: Any, name: str, since: UUID) -> Check:

@@ -86,7 +86,7 @@ def send_queued(sink: Sink, until: float) -> int:
 
 
 def _queued(destination: str) -> list[Outgoing]:
-    parameters = {
+    parameters: dict[str, Any] = {
         "destination": destination, "events": REPLAYS_PER_LOOK, "held_max_seconds": HELD_MAX_SECONDS,
         "circuit_max_seconds": RETRY_AFTER_MAX_SECONDS, "margin_seconds": CLOCK_MARGIN_SECONDS,
     }  # fmt: skip
@@ -97,7 +97,7 @@ def _queued(destination: str) -> list[Outgoing]:
 
 def _hold(event: Outgoing, error: str) -> None:
     with connection.cursor() as cursor:
-        parameters = {
+        parameters: dict[str, Any] = {
             "event_id": event.event_id, "error": error, "held_first_seconds": HELD_FIRST_SECONDS,
             "held_max_seconds": HELD_MAX_SECONDS,
         }  # fmt: skip
@@ -126,9 +126,8 @@ def _move(event_id: UUID, of: Sequence[State], to: State, by: Actor, note: str, 
     if parked is None:
         raise NotFound("there is no such parked event")
     if not moved:
-        raise Conflict(
-            f"the event is {parked.get_state_display()}; only a parked one can be replayed, and only one that is parked or waits can be given up"
-        )
+        allowed = "only a parked one can be replayed, and only a parked or waiting one can be given up"
+        raise Conflict(f"the event is {parked.get_state_display()}; {allowed}")
     return parked
 
 

@@ -104,4 +104,13 @@ def _create(name: str, begin: UUID, end: UUID) -> str:
             CONSTRAINT {name}_bounds CHECK (run_id >= '{begin}' AND run_id < '{end}'));
         ALTER TABLE outbox_event ATTACH PARTITION {name} FOR VALUES FROM ('{begin}') TO ('{end}');
         ALTER TABLE {name} DROP CONSTRAINT {name}_bounds;
+        {guard_against_truncate(name)};
+    """
+
+
+def guard_against_truncate(name: str) -> str:
+    """A month does not inherit it: triggers of statements are each table's own."""
+    return f"""
+        CREATE OR REPLACE TRIGGER outbox_event_not_emptied BEFORE TRUNCATE ON {name}
+        FOR EACH STATEMENT EXECUTE FUNCTION outbox_event_is_immutable()
     """

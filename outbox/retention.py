@@ -6,6 +6,7 @@ Independent of making partitions: neither waits for the other nor fails with it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,9 +51,18 @@ def drop_old(today: datetime, months_kept: int) -> list[Looked]:
     edge = partitions.months_before(today, max(months_kept, MONTHS_KEPT_MIN))
     old = [found for found in partitions.existing() if found.beyond <= partitions.floor(edge)]
     looked = [_drop(found) for found in old[:MONTHS_PER_LOOK]]
-    if left := partitions.existing():
-        _forget_streams(left[0].first)
+    for first, beyond in _gone(partitions.existing()):
+        _forget_streams(first, beyond)
     return looked
+
+
+def _gone(left: list[partitions.Partition]) -> Iterator[tuple[UUID, UUID]]:
+    """The run ids whose months are gone: before the first, and between two where an older one stayed."""
+    first = UUID(int=0)
+    for month in left:
+        if first < month.first:
+            yield first, month.first
+        first = month.beyond
 
 
 def _drop(month: partitions.Partition) -> Looked:
@@ -82,6 +92,8 @@ def _drop_unless_changed(month: partitions.Partition, heads: object) -> str:
         cursor.execute(f"LOCK TABLE outbox_event, {name} IN ACCESS EXCLUSIVE MODE")
         if _heads(month) != heads:
             return "a run went on meanwhile"
+        if reason := _held(month.first, month.beyond):  # laid down meanwhile
+            return reason
         cursor.execute(f"DROP TABLE {name}")
     return ""
 
@@ -91,12 +103,14 @@ def _heads(month: partitions.Partition) -> object:
     return _row("month_heads", month)
 
 
-def _forget_streams(oldest: UUID) -> int:
+def _forget_streams(first: UUID, beyond: UUID) -> int:
     """Remove the streams whose month is gone, in short transactions; one that was cut off is gone on with."""
     removed = 0
     for _ in range(FORGET_BATCHES_MAX):
         with connection.cursor() as cursor:
-            cursor.execute(load(HERE, "forget_streams"), {"oldest": oldest, "streams": STREAMS_PER_BATCH})
+            cursor.execute(
+                load(HERE, "forget_streams"), {"first": first, "beyond": beyond, "streams": STREAMS_PER_BATCH}
+            )
             removed += cursor.rowcount
             if cursor.rowcount < STREAMS_PER_BATCH:
                 break

@@ -63,14 +63,28 @@ def flush_patiently(flush: Callable[[Any], None]) -> Callable[[Any], None]:
     return flush_again
 
 
+def purging(flush: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """The journal refuses to be emptied; between two tests it is purged."""
+
+    def flush_with_purge(*arguments: Any, **options: Any) -> list[str]:
+        statements = flush(*arguments, **options)
+        return ["SET LOCAL kernel.purge = 'on'", *statements] if statements else []
+
+    return flush_with_purge
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """Close the connection pools while the server still runs, so that no pool's thread tries to reconnect."""
+    from django.db.backends.postgresql.operations import DatabaseOperations
     from django.test import TransactionTestCase
 
+    operations, empty = DatabaseOperations, DatabaseOperations.sql_flush
+    operations.sql_flush = purging(empty)  # type: ignore[method-assign]
     plain = TransactionTestCase._fixture_teardown  # type: ignore[attr-defined]
     TransactionTestCase._fixture_teardown = flush_patiently(plain)  # type: ignore[attr-defined]
     yield
+    operations.sql_flush = empty  # type: ignore[method-assign]
     TransactionTestCase._fixture_teardown = plain  # type: ignore[attr-defined]
     from django.db import connections
     from django.db.backends.postgresql.base import DatabaseWrapper

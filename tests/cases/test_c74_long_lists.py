@@ -66,7 +66,9 @@ def many(django_db_setup, django_db_blocker):
                 cursor.execute(f"VACUUM ANALYZE {table}")
         yield version
         with connection.cursor() as cursor:
+            cursor.execute("SET kernel.purge = 'on'")
             cursor.execute("TRUNCATE runs_operation, runs_run, outbox_stream, outbox_event CASCADE")
+            cursor.execute("RESET kernel.purge")
             cursor.execute("DELETE FROM runs_agentversion; DELETE FROM runs_agent; DELETE FROM runs_project")
 
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from kernel_project import metrics
+from kernel_project import metrics, verify
 from kernel_project.primitives.clock import now
 from outbox import partitions, retention, selectors
 from outbox.alarms import alarms
@@ -250,6 +250,34 @@ def test_t57_whoever_holds_a_run_keeps_its_month_and_so_does_who_cannot_tell(old
     assert old_month in months()
 
 
+def test_t57_a_hold_that_is_laid_down_between_the_long_look_and_the_lock_keeps_the_month(old_month):
+    delivered(old_run())
+    answers = iter([""])
+
+    def held(**_):
+        return next(answers, "a legal hold")
+
+    journal_month_expires.connect(held)
+    try:
+        looked = retention.drop_old(TODAY, months_kept=12)
+    finally:
+        journal_month_expires.disconnect(held)
+    assert looked[0].kept_for == "a legal hold"
+    assert old_month in months()
+
+
+def test_t43_where_an_older_month_stays_the_streams_of_a_later_one_go_with_it(old_month):
+    """And `manage.py verify` does not miss the events of the month that is gone."""
+    later = UUID(int=partitions.floor(datetime(2020, 6, 10, tzinfo=UTC)).int + (7 << 76))
+    delivered(old_run())
+    undelivered(old_run())
+    delivered(later)
+    looked = retention.drop_old(TODAY, months_kept=11)
+    assert [month.dropped for month in looked][:2] == [False, True]
+    assert list(Stream.objects.values_list("run_id", flat=True)) == [old_run()]
+    assert verify.journal_from() > later
+
+
 def test_t43_a_drop_behind_a_long_reader_gives_up_and_lets_the_writers_through(old_month, monkeypatch):
     monkeypatch.setattr(partitions, "LOCK_TIMEOUT_MILLISECONDS", 300)
     delivered(old_run())
@@ -271,6 +299,13 @@ def test_t43_a_drop_behind_a_long_reader_gives_up_and_lets_the_writers_through(o
     go.set()
     reader.join(WAIT_SECONDS)
     assert retention.drop_old(TODAY, months_kept=12)[0].dropped
+
+
+def test_a_month_that_is_made_later_cannot_be_emptied_either(old_month):
+    delivered(old_run())
+    with pytest.raises(Exception, match="immutable"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {old_month}")
+    assert Event.objects.filter(run_id=old_run()).count() == 2
 
 
 def test_t43_making_partitions_does_not_depend_on_dropping(old_month, monkeypatch):

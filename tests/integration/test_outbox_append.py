@@ -10,6 +10,8 @@ import pytest
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
 
+from kernel_project.primitives.clock import now
+from kernel_project.primitives.errors import Invalid
 from kernel_project.primitives.ids import new_id
 from outbox import services
 from outbox.contracts import NewEvent
@@ -69,6 +71,15 @@ def test_the_same_id_with_another_content_is_refused():
         append(told(run, "a", n=2))
 
 
+def test_an_event_that_is_too_large_in_bytes_is_refused_with_a_sentence():
+    """Letters of three bytes each: fewer characters than the limit, more bytes."""
+    run = new_id()
+    large = NewEvent(run_id=run, project="demo", type="t", subject="1", data={"text": "\u20ac" * 100_000})
+    with pytest.raises(Invalid, match=r"300\d{3} bytes is larger than 262144"), transaction.atomic():
+        services.append([large])
+    assert not Event.objects.filter(run_id=run).exists()
+
+
 def test_a_rolled_back_append_gives_its_number_back():
     run = new_id()
     append(told(run, "a"))
@@ -109,6 +120,16 @@ def test_an_event_can_be_neither_changed_nor_deleted():
         with pytest.raises(Exception, match="immutable"), transaction.atomic():
             change(Event.objects.filter(run_id=run))
     assert Event.objects.get(run_id=run).type == "test.happened"
+
+
+@pytest.mark.parametrize("table", ["outbox_event", "the month"])
+def test_the_journal_cannot_be_emptied(table):
+    run = new_id()
+    append(told(run, "a"))
+    month = f"outbox_event_{now():%Y_%m}"
+    with pytest.raises(Exception, match="immutable"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {month if table == 'the month' else table} CASCADE")
+    assert Event.objects.filter(run_id=run).exists()
 
 
 def test_what_a_caught_up_stream_already_has_leaves_it_caught_up():

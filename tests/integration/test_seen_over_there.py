@@ -106,7 +106,7 @@ def test_behind_a_refused_event_a_missing_one_is_still_a_gap():
 
 
 def test_a_project_that_may_not_be_read_hides_no_other():
-    hidden, readable = stream(2, 2, "hidden"), stream(2, 2, "readable")
+    readable, hidden = stream(2, 2, "readable"), stream(2, 2, "hidden")  # the newest is asked about first
     whole = telling(2, 2, 2)
 
     def answer(request: httpx2.Request) -> httpx2.Response:
