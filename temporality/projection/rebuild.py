@@ -72,9 +72,12 @@ def rebuild(connection: Connection, *, project: str = "", swap: bool = True, rep
 
 
 def abandon(connection: Connection) -> bool:
-    """Give an unfinished rebuild up. Returns whether there was one."""
+    """Give an unfinished rebuild up. Returns whether there was one. Raises Conflict if it is running."""
+    if not _row(connection, "rebuild_turn", key=LOCK_KEY)[0]:
+        raise Conflict("a rebuild is running: end it first")
     row = connection.execute(statement("rebuild_unfinished")).fetchone()
     if row:
+        _retire(connection, row[0])
         _drop(connection, row[0])
     return row is not None
 
@@ -155,8 +158,8 @@ def _compare_and_swap(connection: Connection, generation: int, project: str, swa
         elif swap:
             connection.execute(statement("swap_live"), {"old": old})
             connection.execute(statement("swap_new"), {"new": generation})
-    if project or not swap:
-        _drop(connection, generation)
+        if project or not swap:
+            _retire(connection, generation)  # here already: a killed cleanup leaves nothing to go on with
     return Rebuilt(events, position, before, after, swap)
 
 
@@ -165,6 +168,10 @@ def _settle_foreign(connection: Connection, generation: int, project: str, posit
     if rows:
         release(connection, generation, {row[0] for row in rows})
         _read_until(connection, generation, project, position, None)
+
+
+def _retire(connection: Connection, generation: int) -> None:
+    connection.execute(statement("rebuild_retire"), {"generation": generation})
 
 
 def _clear_retired(connection: Connection) -> None:
