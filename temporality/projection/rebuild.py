@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 from kernel_project.primitives.errors import Conflict
 from temporality import catalogue
-from temporality.projection.projector import Connection, advance, live_generation, release
+from temporality.projection.projector import STEP_BYTES, Connection, Step, advance, live_generation, release
 from temporality.sql import statement
 
 STEP_EVENTS = 5_000  # of one transaction; more than live, because nobody waits for it
@@ -122,12 +124,24 @@ def _read_until(connection: Connection, generation: int, project: str, upto: int
     total = _remaining(connection, generation, project, upto) if report else 0
     done = 0
     while True:
-        step = advance(connection, generation, upto=upto, events_max=STEP_EVENTS)
+        step = _step(connection, generation, upto)
         done += step.events
         if report:
             report(done, total)
         if not step.more:
             return done
+
+
+def _step(connection: Connection, generation: int, upto: int) -> Step:
+    """One step, of half the size after each timeout. Raises QueryCanceled if a single event takes too long."""
+    events_max, bytes_max = STEP_EVENTS, STEP_BYTES
+    while True:
+        try:
+            return advance(connection, generation, upto=upto, events_max=events_max, bytes_max=bytes_max)
+        except psycopg.errors.QueryCanceled:
+            if events_max == 1:
+                raise
+        events_max, bytes_max = events_max // 2, bytes_max // 2
 
 
 def _remaining(connection: Connection, generation: int, project: str, upto: int) -> int:
