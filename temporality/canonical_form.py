@@ -70,7 +70,12 @@ def _is_flat(text: str) -> bool:
 
 def is_canonical_event(value: Any) -> bool:
     """A valid event in which nothing is empty, null or in need of another form: its content is the value itself."""
-    return EVENT.isinstance_python(value) and _is_canonical_time(value["occurred_at"])
+    return EVENT.isinstance_python(value) and _has_filled_context(value) and _is_canonical_time(value["occurred_at"])
+
+
+def _has_filled_context(event: Any) -> bool:
+    """Objects whose members are all optional may be empty: then they are absent from the content."""
+    return "context" not in event or (event["context"] != {} and event["context"].get("actor") != {})
 
 
 def _is_canonical_time(text: str) -> bool:

@@ -11,7 +11,11 @@ from temporality.contracts import EVENTS_PATH, EventEnvelope
 
 ENVELOPE = "envelope-1.json"
 ASYNCAPI = "asyncapi.json"
-CONSTRAINTS = ("type", "enum", "const", "pattern", "minLength", "maxLength", "minimum", "format")
+UPPER_BOUNDS = frozenset({"maxLength", "maximum", "exclusiveMaximum", "maxItems", "maxProperties"})
+LOWER_BOUNDS = frozenset({"minLength", "minimum", "exclusiveMinimum", "minItems", "minProperties"})
+LOOSER_WITHOUT = UPPER_BOUNDS | LOWER_BOUNDS | {"type", "pattern", "format", "multipleOf", "uniqueItems"}
+ANNOTATIONS = frozenset({"title", "description", "default", "examples", "$comment", "$defs", "$schema", "$id"})
+WALKED = frozenset({"required", "properties", "items", "additionalProperties", "anyOf"})
 
 Schema = Mapping[str, Any]
 
@@ -45,40 +49,78 @@ def _payload(name: str) -> dict[str, Any]:
 def breaking_changes(old: Schema, new: Schema) -> list[str]:
     """What a producer or reader of the old document would stumble over, one sentence each.
 
-    Members may be added if they are optional; nothing may vanish, become required, or be narrowed.
+    Members may be added if they are optional, and bounds may be looser; any other change is refused, known or not.
     """
     return list(_breaking(old, new, "$", old, new))
 
 
 def _breaking(old: Any, new: Any, path: str, old_root: Schema, new_root: Schema) -> Iterator[str]:
     old, new = _resolved(old, old_root), _resolved(new, new_root)
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+    if new is False and old is not False:
+        yield f"{path}: nothing is allowed any more"
+    if not isinstance(new, Mapping) or old is False:
         return
-    for name in CONSTRAINTS:
-        if name in new and old.get(name) != new[name] and not _wider(old.get(name), new[name]):
+    old = old if isinstance(old, Mapping) else {}  # `true` allows everything, as no schema does
+    for name in sorted((old.keys() | new.keys()) - ANNOTATIONS - WALKED):
+        if not _is_looser(name, old, new):
             yield f"{path}: {name} is narrower than it was"
-    for name in set(new.get("required", [])) - set(old.get("required", [])):
+    for name in sorted(set(new.get("required", [])) - set(old.get("required", []))):
         yield f"{path}.{name} is required now"
     for name, member in old.get("properties", {}).items():
         if name not in new.get("properties", {}):
             yield f"{path}.{name} is gone"
         else:
             yield from _breaking(member, new["properties"][name], f"{path}.{name}", old_root, new_root)
-    yield from _breaking(old.get("items"), new.get("items"), f"{path}[]", old_root, new_root)
+    for name, mark in (("items", "[]"), ("additionalProperties", ".*")):
+        yield from _breaking(old.get(name, True), new.get(name, True), f"{path}{mark}", old_root, new_root)
     yield from _lost_choices(old, new, path, old_root, new_root)
 
 
+def _is_looser(name: str, old: Schema, new: Schema) -> bool:
+    """Whether a keyword allows at least what it did."""
+    if name in ("enum", "const"):
+        return _values(new) is None or _is_part(_values(old), _values(new))
+    if name not in new:
+        return name in LOOSER_WITHOUT
+    if name == "type":
+        return _is_part(_types(old), _types(new))
+    if name not in old:
+        return False
+    if name in UPPER_BOUNDS:
+        return bool(old[name] <= new[name])
+    if name in LOWER_BOUNDS:
+        return bool(old[name] >= new[name])
+    return _is_grown(old[name], new[name])
+
+
+def _values(schema: Schema) -> list[Any] | None:
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _types(schema: Schema) -> list[str] | None:
+    named = schema.get("type")
+    return [named] if isinstance(named, str) else named
+
+
+def _is_part(old: list[Any] | None, new: list[Any] | None) -> bool:
+    """More of the same list is an addition; where there was no list, everything was allowed."""
+    allowed = new or []
+    return old is not None and all(one in allowed or (one == "integer" and "number" in allowed) for one in old)
+
+
+def _is_grown(old: Any, new: Any) -> bool:
+    """The same, or an object with more members: what is no JSON schema (AsyncAPI), and keywords not known here."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return all(name in new and _is_grown(member, new[name]) for name, member in old.items())
+    return bool(old == new)
+
+
 def _lost_choices(old: Schema, new: Schema, path: str, old_root: Schema, new_root: Schema) -> Iterator[str]:
-    choices = [_resolved(choice, new_root) for choice in new.get("anyOf", [])]
-    for choice in old.get("anyOf", []):
-        resolved = _resolved(choice, old_root)
-        if choices and not any(not list(_breaking(resolved, other, path, old_root, new_root)) for other in choices):
+    if "anyOf" not in new:
+        return
+    for choice in old.get("anyOf", [{name: member for name, member in old.items() if name not in ANNOTATIONS}]):
+        if all(any(_breaking(choice, other, path, old_root, new_root)) for other in new["anyOf"]):
             yield f"{path}: {json.dumps(choice, sort_keys=True)} is not allowed any more"
-
-
-def _wider(old: Any, new: Any) -> bool:
-    """More of the same list is an addition."""
-    return isinstance(old, list) and isinstance(new, list) and set(old) <= set(new)
 
 
 def _resolved(schema: Any, root: Schema) -> Any:

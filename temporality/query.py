@@ -17,6 +17,7 @@ PARAMETERS_MAX = 500  # of one request; a progress request names many runs
 POSITION_MAX = 2**63 - 1
 CHECK_CHARS = 8  # of a hash: tells a cursor of ours from a damaged one; it guards nothing
 
+BAD_CURSOR = "cursor is not one that this server gave"
 DIGITS = re.compile(r"[0-9]{1,20}")
 
 
@@ -111,11 +112,27 @@ def read_cursor(cursor: str, *kinds: type) -> list[Any]:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
         check, body = text[:CHECK_CHARS], text[CHECK_CHARS:]
         marks = json.loads(body) if check == _check(body) else None
-        if not isinstance(marks, list) or tuple(map(type, marks)) != kinds:
+        if not isinstance(marks, list) or tuple(map(type, marks)) != kinds or not all(map(_can_be_asked, marks)):
             raise ValueError(body)
         return marks
+    except (ValueError, RecursionError):
+        raise BadQuery(BAD_CURSOR) from None
+
+
+def _can_be_asked(mark: Any) -> bool:
+    """The database takes it as a parameter: the check is no secret, so a cursor may say anything."""
+    if isinstance(mark, int):
+        return 0 <= mark <= POSITION_MAX
+    mark.encode()  # half a surrogate pair is a ValueError
+    return "\0" not in mark
+
+
+def read_mark_time(text: str) -> datetime:
+    """A time in a cursor. Raises BadQuery."""
+    try:
+        return parse_time(text)
     except ValueError:
-        raise BadQuery("cursor is not one that this server gave") from None
+        raise BadQuery(BAD_CURSOR) from None
 
 
 def write_place(place: Place) -> str:
@@ -124,10 +141,7 @@ def write_place(place: Place) -> str:
 
 def read_place(cursor: str) -> Place:
     occurred_at, received_at, source_id, event_id = read_cursor(cursor, str, str, str, str)
-    try:
-        return Place(parse_time(occurred_at), parse_time(received_at), source_id, event_id)
-    except ValueError:
-        raise BadQuery("cursor is not one that this server gave") from None
+    return Place(read_mark_time(occurred_at), read_mark_time(received_at), source_id, event_id)
 
 
 def _check(body: str) -> str:

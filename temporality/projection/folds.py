@@ -19,6 +19,7 @@ from temporality.catalogue import KNOWLEDGE_PREFIX, KNOWLEDGE_TYPES
 
 VALUE_CHARS_MAX: Final = 2048  # of a text that is kept for display; the event has it in full
 HISTORY_MAX: Final = 500  # last changes of a knowledge item that are kept with it; the inbox has them all
+OPINIONS_MAX: Final = 500  # last confirmations and challenges, apart from the history: they decide the state
 LINKS_MAX: Final = 1_000  # links of a knowledge item
 PROPOSITIONS_MAX: Final = 100  # different propositions under one id that are told apart
 CAUSES_MAX: Final = 8  # causes of a knowledge event that order it among its like
@@ -108,6 +109,7 @@ KNOWLEDGE_STATUS: Final = {
     "disproved": "invalidated",
 }
 KNOWLEDGE_ENDS: Final = frozenset({"corrected", "superseded", "invalidated", "disproved"})
+KNOWLEDGE_OPINIONS: Final = KNOWLEDGE_STATUS.keys() - KNOWLEDGE_ENDS
 UNPROPOSED: Final = "unproposed"  # known only by what refers to it: it waits for its proposal
 STATUSES: Final = sorted(
     {*RUN_STATUS.values(), *OPERATION_STATUS.values(), *APPROVAL_STATUS.values(), *KNOWLEDGE_STATUS.values(),
@@ -167,6 +169,12 @@ def _order(fact: Fact) -> Order:
     return [fact.sequence or 0, STEPS[fact.type].rank, fact.occurred_at, fact.source_id, fact.event_id]
 
 
+def _run_order(fact: Fact) -> Order:
+    """By its meaning first: an end comes after every start, even if only one of the two has a sequence."""
+    sequence, rank, *rest = _order(fact)
+    return [rank, sequence, *rest]
+
+
 def _shown(fact: Fact) -> dict[str, Any]:
     return {name: _short(value) for name, value in fact.data.items() if name in SHOWN and value is not None}
 
@@ -181,7 +189,7 @@ def _run_change(fact: Fact) -> Change:
     subject = Subject(fact.project, "run", fact.source_id, fact.run)
     status = {"status": RUN_STATUS[fact.type], "reason": _short(fact.data.get("reason") or "")}
     first = {"started": fact.occurred_at} if fact.type == "run.started" else {}
-    return Change(subject, _order(fact), {"status": status}, first)
+    return Change(subject, _run_order(fact), {"status": status}, first)
 
 
 def _operation_change(fact: Fact) -> Change:
@@ -253,6 +261,8 @@ def merge(registers: Registers, change: Change) -> None:
     if change.history is not None:
         registers["changes"] = registers.get("changes", 0) + 1
         registers["history"] = _kept(registers, "history", change.history)[-HISTORY_MAX:]
+        if change.history[1] in KNOWLEDGE_OPINIONS:
+            registers["opinions"] = _kept(registers, "opinions", change.history)[-OPINIONS_MAX:]
     if change.link is not None:
         registers["links"] = _kept(registers, "links", change.link)[:LINKS_MAX]
     if "proposition" in change.first:
@@ -276,7 +286,8 @@ def status_of(kind: str, registers: Registers) -> str:
         return UNPROPOSED
     if "ended" in registers:
         return str(registers["ended"][1])
-    opinions = [entry for entry in in_causal_order(registers.get("history", [])) if entry[1] in KNOWLEDGE_STATUS]
+    known = [*registers.get("history", []), *registers.get("opinions", [])]
+    opinions = [entry for entry in in_causal_order(known) if entry[1] in KNOWLEDGE_OPINIONS]
     return KNOWLEDGE_STATUS[opinions[-1][1]] if opinions else "proposed"
 
 

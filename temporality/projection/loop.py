@@ -22,6 +22,26 @@ FAILURE_SECONDS = 2.0  # after an error, before the next attempt
 CONNECT_SECONDS = 3
 STOP_SECONDS = 10.0  # for the step in hand to end
 STATEMENT_SECONDS = 60
+HALVINGS_MAX = projector.BATCH_EVENTS.bit_length()  # then a step is one event
+
+
+class Pace:
+    """How much one step takes: half after a timeout, so that it gets through in the end; double when it went well."""
+
+    def __init__(self) -> None:
+        self._halvings = 0
+
+    def step(self, connection: projector.Connection, generation: int) -> projector.Step:
+        """One step of this size. Raises QueryCanceled if it took too long; the next one is smaller."""
+        events_max = max(1, projector.BATCH_EVENTS >> self._halvings)
+        bytes_max = max(1, projector.STEP_BYTES >> self._halvings)
+        try:
+            step = projector.advance(connection, generation, events_max=events_max, bytes_max=bytes_max)
+        except psycopg.errors.QueryCanceled:
+            self._halvings = min(self._halvings + 1, HALVINGS_MAX)
+            raise
+        self._halvings = max(self._halvings - 1, 0)
+        return step
 
 
 class ProjectorThread:
@@ -29,6 +49,7 @@ class ProjectorThread:
 
     def __init__(self, database_url: str) -> None:
         self.database_url = database_url
+        self._pace = Pace()
         self._stored = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="projector", daemon=True)
@@ -71,7 +92,7 @@ class ProjectorThread:
         while not self._stopping.is_set():
             self._stored.clear()
             started = time.monotonic()
-            step = projector.advance(connection, projector.live_generation(connection))
+            step = self._pace.step(connection, projector.live_generation(connection))
             took = time.monotonic() - started
             if not step.more:
                 self._stored.wait(IDLE_SECONDS)

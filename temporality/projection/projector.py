@@ -36,6 +36,7 @@ from temporality.sql import statement
 logger = logging.getLogger(__name__)
 
 BATCH_EVENTS = 2_000  # of one transaction: long enough to be cheap, short enough to be seen at once
+STEP_BYTES = 16 * 1024 * 1024  # of the contents of one transaction, of what arrived and of what was released each
 READY_EVENTS_MAX = 1_000  # released events of one transaction
 AWAITED_MAX = 1_000  # awaited parents that are compared in memory; of more, the database is asked
 QUARANTINE_PAGE = 1_000  # events judged anew at a time
@@ -85,7 +86,12 @@ def live_generation(connection: Connection) -> int:
 
 
 def advance(
-    connection: Connection, generation: int, *, upto: int = POSITION_MAX, events_max: int = BATCH_EVENTS
+    connection: Connection,
+    generation: int,
+    *,
+    upto: int = POSITION_MAX,
+    events_max: int = BATCH_EVENTS,
+    bytes_max: int = STEP_BYTES,
 ) -> Step:
     """Apply what was released, then the next events up to a position. One transaction of its own.
 
@@ -101,13 +107,14 @@ def advance(
         if known != catalogue.fingerprint():
             _judge_quarantine(connection, generation)
         batch = _Batch(generation)
-        released = _apply_released(connection, batch)
-        window = {"after": position, "upto": upto, "project": project, "limit": events_max}
-        arrived = _facts(connection, "project_read", folded=FOLDED_NAMES, **window)
+        released = _apply_released(connection, batch, min(events_max, READY_EVENTS_MAX), bytes_max)
+        window = {"after": position, "upto": upto, "project": project, "limit": events_max, "bytes_max": bytes_max}
+        rows = _rows(connection, "project_read", folded=FOLDED_NAMES, **window)
+        arrived = [Fact.of(row) for row in rows]
         _interpret(connection, batch, arrived, position)
         reached = arrived[-1].position if arrived else position
         _write(connection, batch, released, arrived, reached)
-        full = len(arrived) == events_max
+        full = len(rows) == events_max or any(row[13] > len(rows) for row in rows[:1])
         if not full:
             reached = max(reached, upto)  # what lies between belongs to other projects, or was never taken
         if (reached, catalogue.fingerprint()) != (position, known):
@@ -118,12 +125,16 @@ def advance(
 
 
 def _facts(connection: Connection, name: str, **parameters: Any) -> list[Fact]:
-    return [Fact.of(row) for row in connection.execute(statement(name), parameters).fetchall()]
+    return [Fact.of(row) for row in _rows(connection, name, **parameters)]
 
 
-def _apply_released(connection: Connection, batch: _Batch) -> list[Fact]:
+def _rows(connection: Connection, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
+    return connection.execute(statement(name), parameters).fetchall()
+
+
+def _apply_released(connection: Connection, batch: _Batch, events_max: int, bytes_max: int) -> list[Fact]:
     """Apply what waits for nothing any more, and in turn what waited only for that. Returns what was taken up."""
-    parameters = {"generation": batch.generation, "limit": READY_EVENTS_MAX}
+    parameters = {"generation": batch.generation, "limit": events_max, "bytes_max": bytes_max}
     rows = connection.execute(statement("project_ready"), parameters).fetchall()
     waiting = [(Fact.of(row), {(row[1], parent) for parent in row[13]}) for row in rows]
     taken: list[Fact] = []
@@ -209,7 +220,7 @@ def _edge_state(batch: _Batch, fact: Fact, parent: str, known: Known, position: 
         project, applied = batch.seen[key]
     elif key in known:
         stands_at, project, applied = known[key]
-        if stands_at > position and project == fact.project:
+        if stands_at > position:
             return "missing"  # it has arrived, but this generation has not read so far
     else:
         return "missing"

@@ -24,7 +24,7 @@ from temporality.projection.folds import (
     in_causal_order,
     status_of,
 )
-from temporality.query import BadQuery, Query, read_cursor, write_cursor
+from temporality.query import BadQuery, Query, read_cursor, read_mark_time, write_cursor
 from temporality.sql import statement
 from temporality.store import Connection, Store
 from temporality.tokens import Grant
@@ -219,7 +219,7 @@ async def timeline(store: Store, grant: Grant, query: Query) -> str:
     """A run's events in their sequence, each with what the projection made of it."""
     named = {"project": _project(grant, query), "run": query.needed("run"), "source_id": query.text("source_id")}
     start = [0, "0001-01-01T00:00:00Z", "", ""]
-    after = read_cursor(cursor, int, str, str, str) if (cursor := query.text("cursor")) else start
+    after = _timeline_place(cursor) if (cursor := query.text("cursor")) else start
     limit = query.limit()
     names = ("after_sequence", "after_occurred_at", "after_source_id", "after_event_id")
     async with store.read() as connection:
@@ -235,6 +235,11 @@ async def timeline(store: Store, grant: Grant, query: Query) -> str:
     return f'{{"events":[{events}],{members}}}'
 
 
+def _timeline_place(cursor: str) -> list[Any]:
+    sequence, occurred_at, source_id, event_id = read_cursor(cursor, int, str, str, str)
+    return [sequence, read_mark_time(occurred_at), source_id, event_id]
+
+
 def _timeline_mark(row: Sequence[Any]) -> tuple[int, str, str, str]:
     _, _, _, sequence, occurred_at, source_id, event_id = row
     return sequence, format_time(occurred_at), source_id, event_id
@@ -247,9 +252,9 @@ async def gaps(store: Store, grant: Grant, query: Query) -> str:
 
 
 async def conflicts(store: Store, grant: Grant, query: Query) -> str:
-    """Refused second versions, each beside the first."""
+    """Refused second versions, each beside the first; `kept` is null if that is of a project the token may not read."""
     names = ("kind", "source_id", "event_id", "run", "first_seen_at", "last_seen_at", "times_seen", "refused", "kept")
-    return await _table(store, grant, query, "read_conflicts", "conflicts", names)
+    return await _table(store, grant, query, "read_conflicts", "conflicts", names, readable=grant.readable(None))
 
 
 PENDING = ("source_id", "event_id", "type", "run", "kind", "key", "state", "reason", "received_at", "edges")

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 from kernel_project.primitives.errors import Conflict
 from temporality import catalogue
-from temporality.projection.projector import Connection, advance, live_generation, release
+from temporality.projection.projector import STEP_BYTES, Connection, Step, advance, live_generation, release
 from temporality.sql import statement
 
 STEP_EVENTS = 5_000  # of one transaction; more than live, because nobody waits for it
@@ -72,9 +74,12 @@ def rebuild(connection: Connection, *, project: str = "", swap: bool = True, rep
 
 
 def abandon(connection: Connection) -> bool:
-    """Give an unfinished rebuild up. Returns whether there was one."""
+    """Give an unfinished rebuild up. Returns whether there was one. Raises Conflict if it is running."""
+    if not _row(connection, "rebuild_turn", key=LOCK_KEY)[0]:
+        raise Conflict("a rebuild is running: end it first")
     row = connection.execute(statement("rebuild_unfinished")).fetchone()
     if row:
+        _retire(connection, row[0])
         _drop(connection, row[0])
     return row is not None
 
@@ -119,12 +124,24 @@ def _read_until(connection: Connection, generation: int, project: str, upto: int
     total = _remaining(connection, generation, project, upto) if report else 0
     done = 0
     while True:
-        step = advance(connection, generation, upto=upto, events_max=STEP_EVENTS)
+        step = _step(connection, generation, upto)
         done += step.events
         if report:
             report(done, total)
         if not step.more:
             return done
+
+
+def _step(connection: Connection, generation: int, upto: int) -> Step:
+    """One step, of half the size after each timeout. Raises QueryCanceled if a single event takes too long."""
+    events_max, bytes_max = STEP_EVENTS, STEP_BYTES
+    while True:
+        try:
+            return advance(connection, generation, upto=upto, events_max=events_max, bytes_max=bytes_max)
+        except psycopg.errors.QueryCanceled:
+            if events_max == 1:
+                raise
+        events_max, bytes_max = events_max // 2, bytes_max // 2
 
 
 def _remaining(connection: Connection, generation: int, project: str, upto: int) -> int:
@@ -155,8 +172,8 @@ def _compare_and_swap(connection: Connection, generation: int, project: str, swa
         elif swap:
             connection.execute(statement("swap_live"), {"old": old})
             connection.execute(statement("swap_new"), {"new": generation})
-    if project or not swap:
-        _drop(connection, generation)
+        if project or not swap:
+            _retire(connection, generation)  # here already: a killed cleanup leaves nothing to go on with
     return Rebuilt(events, position, before, after, swap)
 
 
@@ -165,6 +182,10 @@ def _settle_foreign(connection: Connection, generation: int, project: str, posit
     if rows:
         release(connection, generation, {row[0] for row in rows})
         _read_until(connection, generation, project, position, None)
+
+
+def _retire(connection: Connection, generation: int) -> None:
+    connection.execute(statement("rebuild_retire"), {"generation": generation})
 
 
 def _clear_retired(connection: Connection) -> None:

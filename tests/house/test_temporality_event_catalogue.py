@@ -81,6 +81,56 @@ def test_a_breaking_change_is_found(new: dict[str, Any], sentence: str) -> None:
     assert sentence in breaking_changes(OLD, new)
 
 
+NESTED = {"type": "object", "properties": {"n": {"type": "array", "items": {"anyOf": [OLD, {"type": "null"}]}}}}
+NARROWED = changed(OLD, "properties", "a", maxLength=5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (OLD, OLD | {"additionalProperties": False}),
+        (OLD, OLD | {"additionalProperties": {"type": "string"}}),
+        ({"type": "array"}, {"type": "array", "items": {"type": "string"}}),
+        ({"type": "array", "items": {"type": "string"}}, {"type": "array", "items": {"type": "integer"}}),
+        ({"type": "array", "items": {}}, {"type": "array", "items": False}),
+        ({"type": "integer"}, {"type": "integer", "maximum": 5}),
+        ({"maximum": 6}, {"maximum": 5}),
+        ({"minimum": 1}, {"minimum": 2}),
+        ({"type": "array"}, {"type": "array", "maxItems": 5}),
+        ({"type": "array"}, {"type": "array", "uniqueItems": True}),
+        ({"type": "string"}, {"type": "string", "not": {"const": "x"}}),
+        ({"enum": ["x", "y"]}, {"const": "x"}),
+        ({}, {"anyOf": [{"type": "string"}]}),
+        ({"properties": {"a": True}}, {"properties": {"a": {"type": "string"}}}),
+        (NESTED, changed(NESTED, "properties", "n", items={"anyOf": [NARROWED, {"type": "null"}]})),
+        (NESTED, changed(NESTED, "properties", "n", items={"anyOf": [OLD]})),
+        ({"channels": {"a": {"address": "/x"}}}, {"channels": {"a": {"address": "/y"}}}),
+        ({"channels": {"a": {}}}, {"channels": {}}),
+        ({"channels": {"a": {}}}, {}),
+    ],
+)
+def test_whatever_may_refuse_what_was_valid_is_a_breaking_change(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert breaking_changes(old, new) != []
+    assert breaking_changes(old, old) == breaking_changes(new, new) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (OLD | {"additionalProperties": False}, OLD),
+        ({"maximum": 5, "minItems": 2}, {"maximum": 6, "minItems": 1}),
+        ({"maxLength": 5, "pattern": "x", "const": "x"}, {"enum": ["x", "y"]}),
+        ({"type": "integer"}, {"type": ["number", "null"]}),
+        ({"anyOf": [OLD]}, {"anyOf": [{"type": "null"}, OLD]}),
+        ({"type": "string"}, {"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 5}, {"type": "string"}]}),
+        ({"channels": {"a": {}}}, {"channels": {"a": {}, "b": {}}}),
+        ({"title": "A"}, {"title": "B", "description": "more"}),
+    ],
+)
+def test_a_looser_bound_is_no_breaking_change(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert breaking_changes(old, new) == []
+
+
 @pytest.mark.parametrize(
     "new", [changed(OLD, "properties", c={"type": "integer"}), changed(OLD, "properties", "b", enum=["x", "y", "z"])]
 )

@@ -89,7 +89,7 @@ def test_t01_no_reader_passes_an_event_that_is_not_committed_yet(
 def test_t02_an_event_that_arrives_within_a_step_is_left_to_the_next_one(
     quiet: projector.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, read = quiet.info.dsn, projector._facts
+    url, read = quiet.info.dsn, projector._rows
 
     def commit_and_read(connection: projector.Connection, name: str, **parameters: Any) -> Any:
         if name == "project_read":
@@ -98,7 +98,7 @@ def test_t02_an_event_that_arrives_within_a_step_is_left_to_the_next_one(
         return read(connection, name, **parameters)
 
     put(quiet, json.dumps(event("p", "run.started", event_id="before", context={"run": "1"})))
-    monkeypatch.setattr(projector, "_facts", commit_and_read)
+    monkeypatch.setattr(projector, "_rows", commit_and_read)
     assert projector.advance(quiet, 1).position == 1
     monkeypatch.undo()
     step = projector.advance(quiet, 1)

@@ -115,6 +115,55 @@ def test_an_unfinished_rebuild_of_one_project_is_finished_or_abandoned_first(
     assert rebuild.rebuild(connection).is_equal
 
 
+@pytest.mark.parametrize(("project", "swap"), [("bench", True), ("", False)])
+def test_a_killed_cleanup_never_becomes_the_projection(
+    store: EventStore, connection: projector.Connection, monkeypatch: pytest.MonkeyPatch, project: str, swap: bool
+) -> None:
+    put(connection, *sample_events(300))
+    with monkeypatch.context() as patch:
+        patch.setattr(rebuild, "_drop", killed_in_the_middle)
+        with pytest.raises(KeyboardInterrupt):
+            rebuild.rebuild(connection, project=project, swap=swap)
+    found = rebuild.rebuild(connection, project=project)
+    assert (found.events, found.is_equal) == (300, True)
+
+
+def test_an_abandoned_rebuild_is_not_gone_on_with(
+    store: EventStore, connection: projector.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(connection, *sample_events(300))
+    projector.advance(connection, rebuild._begin(connection, "")[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(rebuild, "_drop", killed_in_the_middle)
+        with pytest.raises(KeyboardInterrupt):
+            rebuild.abandon(connection)
+    found = rebuild.rebuild(connection)
+    assert (found.events, found.is_equal) == (300, True)
+
+
+def killed_in_the_middle(connection: projector.Connection, generation: int) -> None:
+    connection.execute("DELETE FROM temporality_item WHERE generation = %s", [generation])
+    raise KeyboardInterrupt
+
+
+def test_a_running_rebuild_is_not_abandoned(store: EventStore, connection: projector.Connection) -> None:
+    with psycopg.connect(store.database_url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [rebuild.LOCK_KEY])
+        with pytest.raises(Conflict, match="a rebuild is running"):
+            rebuild.abandon(connection)
+
+
+def test_a_difference_ends_verify_with_an_error_also_as_json(
+    store: EventStore, connection: projector.Connection
+) -> None:
+    put(connection, *sample_events(10))
+    assert verified(store)["equal"]
+    connection.execute("UPDATE temporality_item SET status = 'succeeded' WHERE kind = 'run'")
+    command = [sys.executable, "manage.py", "temporality_rebuild", "--verify", "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=store.environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["equal"]) == (1, False)
+
+
 def test_a_projection_that_was_changed_by_hand_is_found_and_replaced(
     store: EventStore, connection: projector.Connection
 ) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernel_project.primitives.canonical import canonical_json
@@ -80,6 +80,9 @@ def strictly(sent: bytes) -> list[Incoming] | str:
         return error.message
 
 
+@example({"context": {}})
+@example({"context": {"actor": {}}})
+@example({"context": {"actor": {}, "project": "p"}})
 @given(MEMBERS)
 def test_both_ways_give_the_same_event_or_the_same_refusal(members: dict[str, Any]) -> None:
     try:
@@ -104,6 +107,15 @@ def test_a_batch_of_canonical_texts_goes_the_quick_way_unless_a_number_looks_odd
 def test_what_the_publisher_sends_goes_the_quick_way() -> None:
     data = {"sequence": 3, "caused_by": ["a"], "operation_id": "o", "arguments_hash": "3e-4", "cost": 0.25}
     assert canonical_texts(body(event(data=data), event(data={"note": "größer, 1.0"} | data))) is not None
+
+
+@pytest.mark.parametrize("context", [{}, {"actor": {}}, {"actor": {}, "project": "p"}])
+def test_empty_members_are_absent_however_the_event_was_written(context: dict[str, Any]) -> None:
+    sent = event(context=context)
+    [quick], [spaced] = verdict(body(sent)), verdict(json.dumps({"events": [sent]}, indent=1).encode())
+    assert isinstance(quick, Incoming)
+    assert isinstance(spaced, Incoming)
+    assert quick.content == spaced.content
 
 
 NESTED = '{"a":' * 70 + "1" + "}" * 70

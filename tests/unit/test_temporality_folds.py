@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from temporality.projection.circles import circles
-from temporality.projection.folds import Fact, Subject, fold, status_of
+from temporality.projection.folds import OPINIONS_MAX, Fact, Subject, fold, status_of
 
 NOW = datetime(2025, 3, 1, tzinfo=UTC)
 
@@ -109,6 +110,28 @@ def test_an_explicit_cause_comes_before_its_effect_whatever_the_clocks_say() -> 
     confirmed = fact("knowledge.confirmed", 9, knowledge_id="k")
     challenged = fact("knowledge.challenged", 5, knowledge_id="k", parents=[confirmed.event_id])
     assert knowledge(BELIEFS[0], confirmed, challenged) == "challenged"
+
+
+def test_many_repeated_proposals_do_not_take_an_opinion_away() -> None:
+    again = [fact("knowledge.proposed", n, knowledge_id="k", proposition="the first") for n in range(10, 520)]
+    assert knowledge(BELIEFS[0], BELIEFS[3], *again) == "confirmed"
+    assert knowledge(*again, BELIEFS[3], BELIEFS[0]) == "confirmed"
+
+
+def test_many_opinions_are_kept_within_a_limit() -> None:
+    many = [fact("knowledge.confirmed", n, knowledge_id="k") for n in range(10, 20 + OPINIONS_MAX)]
+    registers = fold([BELIEFS[0], *many])[Subject("p", "knowledge", "", "k")]
+    assert len(registers["opinions"]) == OPINIONS_MAX
+    assert status_of("knowledge", registers) == "confirmed"
+
+
+@pytest.mark.parametrize("end", ["run.completed", "run.failed", "run.cancelled"])
+def test_a_run_that_ended_without_a_sequence_is_not_running_again(end: str) -> None:
+    ended, started = fact(end, 5), fact("run.started", 1, 1)
+    for facts in ([ended, started], [started, ended]):
+        registers = fold(facts)[Subject("p", "run", "s", "r")]
+        assert status_of("run", registers) == end.removeprefix("run.")
+        assert registers["started"][1] == started.occurred_at
 
 
 def test_only_what_can_reach_itself_lies_on_a_circle() -> None:

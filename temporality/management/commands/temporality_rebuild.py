@@ -37,10 +37,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         with psycopg.connect(database_url(settings.DATABASES), autocommit=True) as connection:
             if options["abandon"]:
-                found = rebuild.abandon(connection)
+                found = self._abandon(connection)
                 self.stdout.write("the unfinished rebuild is gone" if found else "there was no unfinished rebuild")
                 return
             self._rebuild(connection, options)
+
+    def _abandon(self, connection: Connection) -> bool:
+        try:
+            return rebuild.abandon(connection)
+        except KernelError as error:
+            raise CommandError(error.message) from None
 
     def _rebuild(self, connection: Connection, options: dict[str, Any]) -> None:
         started = time.monotonic()
