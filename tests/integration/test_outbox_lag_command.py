@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 
 from kernel_project.primitives.ids import new_id
 from outbox.models import Destination, PublisherHeartbeat, Stream
+from outbox.selectors import current_destination
 from tests.outbox_scene import numbered, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,7 +33,7 @@ def test_alarms_are_sentences_and_an_idle_outbox_has_none(capsys):
     PublisherHeartbeat.objects.create(publisher="p")
     call_command("outbox_lag", "--json")
     assert json.loads(capsys.readouterr().out)["alarms"] == []
-    Destination.objects.create(name="x", failures=3, last_error="HTTP 503")
+    Destination.objects.create(name=current_destination(), failures=3, last_error="HTTP 503")
     PublisherHeartbeat.objects.update(beat_at=Now() - timedelta(minutes=1))
     call_command("outbox_lag")
     text = capsys.readouterr().out
