@@ -9,10 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from django.db import close_old_connections, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import OperationalError
-from psycopg_pool import ConnectionPool
+from django.db import close_old_connections
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +21,7 @@ _pool = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database")
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Await blocking database work. A cancelled caller stops waiting; the work itself runs to its end."""
-    call = partial(_with_own_connection, partial(work, *args, **kwargs))
+    call = partial(with_clean_connection, partial(work, *args, **kwargs))
     return await asyncio.get_running_loop().run_in_executor(_pool, contextvars.copy_context().run, call)
 
 
@@ -55,25 +52,3 @@ def with_clean_connection(work: Callable[[], T]) -> T:
         return work()
     finally:
         close_old_connections()
-
-
-def _with_own_connection(work: Callable[[], T]) -> T:
-    """Do the work on this thread's own connection, which it keeps for the next work unless it broke."""
-    for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and not _is_healthy(connection):
-            connection.close()
-    try:
-        return work()
-    except BaseException:
-        close_old_connections()
-        raise
-
-
-def _is_healthy(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the server still answers on an idle connection; inside a transaction its owner finds out."""
-    try:
-        if not connection.in_atomic_block:
-            ConnectionPool.check_connection(connection.connection)
-    except OperationalError:
-        return False
-    return True
