@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import subprocess
 import sys
@@ -42,11 +43,14 @@ def git_server() -> str:
     version = hashlib.sha256(PINS.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = ROOT / "var" / f"mcp-server-git-{version}"
     program = folder / "bin" / "mcp-server-git"
-    if not program.exists():
-        uv = str(Path(sys.executable).parent / "uv")
-        subprocess.run([uv, "venv", "--clear", "--quiet", "--python", sys.executable, str(folder)], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python")]
-        subprocess.run([*install, "--require-hashes", "-r", str(PINS)], check=True)
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes must not install at once
+        if not program.exists():
+            uv = str(Path(sys.executable).parent / "uv")
+            subprocess.run([uv, "venv", "--clear", "--quiet", "--python", sys.executable, str(folder)], check=True)
+            install = [uv, "pip", "install", "--quiet", "--python", str(folder / "bin" / "python")]
+            subprocess.run([*install, "--require-hashes", "-r", str(PINS)], check=True)
     return str(program)
 
 
