@@ -14,8 +14,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal
 
-from pydantic_core import SchemaError, SchemaValidator, core_schema
-
+from kernel_project.primitives import patterns
 from kernel_project.primitives.canonical import NotCanonical, canonical_json, parse_json
 from kernel_project.primitives.errors import Invalid
 
@@ -27,7 +26,7 @@ PATTERN_CHARS_MAX = 300
 REPEATS_MAX = 1_000  # all counts of a pattern multiplied: what its compiled form grows by
 TEXT_CHARS_MAX = 10_000  # a longer text is not matched against a pattern: it cannot be judged
 FOUND_MAX = 1_000  # values that one path may lead to; more cannot be judged
-PARSED_MAX = 1_024  # parsed conditions and compiled patterns that are kept
+PARSED_MAX = 1_024  # parsed conditions that are kept
 EVERY = "*"  # the step `[*]`
 NOWHERE = object()  # where a branch of a path ends for want of the member or item that it names
 
@@ -148,7 +147,7 @@ def _checked_pattern(path: str, given: Any) -> str:
     if repeats > REPEATS_MAX:
         raise Invalid(f"the counts of the pattern on {path!r} multiply to more than {REPEATS_MAX}")
     for text in (given, _whole(given)):  # by itself too: `a)|(b` would break out of the group
-        if _engine(text) is None:
+        if patterns.compiled(text) is None:
             raise Invalid(f"the pattern on {path!r} cannot be used; it has the syntax of Rust, without look-around")
     return given
 
@@ -156,15 +155,6 @@ def _checked_pattern(path: str, given: Any) -> str:
 def _whole(pattern: str) -> str:
     """The pattern over the whole text, in which a dot is any character."""
     return rf"(?s)\A(?:{pattern})\z"
-
-
-@lru_cache(maxsize=PARSED_MAX)
-def _engine(pattern: str) -> SchemaValidator | None:
-    """Rust's engine: no look-around, no back-tracking."""
-    try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-    except (SchemaError, ValueError):
-        return None
 
 
 def hold(conditions: Sequence[Condition], arguments: Any, *, careful: bool) -> bool:
@@ -215,7 +205,7 @@ def _judge(condition: Condition, value: Any) -> bool | None:
             number = _number(value)
             return None if number is None else _inside(condition, number)
         case "pattern":
-            engine = _engine(_whole(condition.pattern))
+            engine = patterns.compiled(_whole(condition.pattern))
             if engine is None or not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
                 return None
             return bool(engine.isinstance_python(value))

@@ -15,11 +15,10 @@ from typing import Any
 from jsonschema import Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator, Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType, ValidationError
 from jsonschema.validators import extend
-from pydantic_core import SchemaError as PatternError
-from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from kernel_project.primitives import patterns
 from kernel_project.primitives.canonical import NotCanonical, canonical_json
 
 ERRORS_MAX = 10  # more of them tell a model nothing new
@@ -28,7 +27,6 @@ TAIL_CHARACTERS = 100  # of a longer error: the value stands first, and what is 
 SCHEMA_CHARACTERS_MAX = 256 * 1024  # a registered schema is smaller; see `mcp_tools`
 ARGUMENTS_CHARACTERS_MAX = 4 * 1024 * 1024
 STEPS_MAX = 50_000  # keywords evaluated for one call, about 25 µs each; references that double per level need 2^n
-PATTERNS_MAX = 512  # compiled patterns kept
 SCHEMAS_MAX = 256  # checked schemas kept, with their texts
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
@@ -151,18 +149,9 @@ def _step() -> None:
     _steps_left.set(left)
 
 
-@lru_cache(maxsize=PATTERNS_MAX)
-def _compiled(pattern: str) -> SchemaValidator | None:
-    """Rust's regex engine: its time is linear in the text. None for what it does not speak (look-around)."""
-    try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-    except (PatternError, ValueError):
-        return None
-
-
 def _found(pattern: str, text: str) -> bool:
     """A pattern with look-around is not checked here: only a back-tracking engine could. The server checks it."""
-    compiled = _compiled(pattern)
+    compiled = patterns.compiled(pattern)
     return compiled is None or bool(compiled.isinstance_python(text))
 
 
