@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -11,10 +13,23 @@ from django.db.models.functions import Now
 
 from outbox import services
 from outbox.contracts import NewEvent
+from outbox.destination import EventStore
 from outbox.models import Destination, Event, Stream
 from outbox.publisher import Publisher
+from tests.fakes.event_store import FakeEventStore
 
 PROJECT = "demo"
+
+
+@contextmanager
+def publishing(store: FakeEventStore) -> Iterator[Publisher]:
+    """A publisher to this store."""
+    sink = EventStore(store.url, "token")
+    Destination.objects.create(name=sink.name)
+    made = Publisher(sink)
+    yield made
+    made.close()
+    sink.close()
 
 
 def write(run: UUID, *subjects: str, **data: Any) -> None:

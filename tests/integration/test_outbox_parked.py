@@ -16,12 +16,11 @@ from kernel_project.primitives.errors import Conflict, Invalid, NotFound
 from kernel_project.primitives.ids import new_id
 from outbox import parked, selectors
 from outbox.contracts import Actor
-from outbox.destination import EventStore
 from outbox.models import Destination, Event, ParkedEvent, Stream
 from outbox.publisher import Publisher
 from tests.console import logged_in, person, viewer
 from tests.fakes.event_store import CONFLICT, STORAGE, FakeEventStore, failing, fake_event_store
-from tests.outbox_scene import numbered, pending, write
+from tests.outbox_scene import numbered, pending, publishing, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ANN = Actor(id="ann", type="human")
@@ -35,12 +34,8 @@ def store() -> Iterator[FakeEventStore]:
 
 @pytest.fixture
 def publisher(store: FakeEventStore) -> Iterator[Publisher]:
-    sink = EventStore(store.url, "token")
-    Destination.objects.create(name=sink.name)
-    made = Publisher(sink)
-    yield made
-    made.close()
-    sink.close()
+    with publishing(store) as made:
+        yield made
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from outbox.destination import EventStore
 from outbox.models import Destination, Event, ParkedEvent, Stream
 from outbox.publisher import Publisher
 from tests.fakes.event_store import CONFLICT, STORAGE, FakeEventStore, cutting, failing, fake_event_store, saying
-from tests.outbox_scene import numbered, pending, reopen, write
+from tests.outbox_scene import numbered, pending, publishing, reopen, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,12 +31,8 @@ def store() -> Iterator[FakeEventStore]:
 
 @pytest.fixture
 def publisher(store: FakeEventStore) -> Iterator[Publisher]:
-    sink = EventStore(store.url, "token")
-    Destination.objects.create(name=sink.name)
-    made = Publisher(sink)
-    yield made
-    made.close()
-    sink.close()
+    with publishing(store) as made:
+        yield made
 
 
 def failures(publisher: Publisher) -> int:

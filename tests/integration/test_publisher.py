@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from django.db import transaction
@@ -18,6 +18,7 @@ from outbox.destination import EventStore
 from outbox.models import Destination, Event, ParkedEvent, Stream
 from outbox.publisher import NullSink, Publisher
 from tests.fakes.event_store import CONFLICT, FakeEventStore, failing, fake_event_store
+from tests.outbox_scene import numbered, pending, publishing, reopen, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,31 +31,8 @@ def store() -> Iterator[FakeEventStore]:
 
 @pytest.fixture
 def publisher(store: FakeEventStore) -> Iterator[Publisher]:
-    sink = EventStore(store.url, "token")
-    Destination.objects.create(name=sink.name)
-    yield Publisher(sink)
-    sink.close()
-
-
-def write(run: UUID, *subjects: str) -> None:
-    with transaction.atomic():
-        services.append(
-            [NewEvent(run_id=run, project="demo", type="test.happened", subject=name, data={}) for name in subjects]
-        )
-
-
-def numbered(count: int) -> list[str]:
-    return [str(n) for n in range(count)]
-
-
-def pending() -> int:
-    return sum(stream.head - stream.published for stream in Stream.objects.all())
-
-
-def reopen(publisher: Publisher) -> None:
-    """The circuit's wait is over."""
-    Destination.objects.filter(name=publisher.sink.name).update(open_until=Now() - timedelta(seconds=1))
-    Stream.objects.update(next_attempt_at=None)
+    with publishing(store) as made:
+        yield made
 
 
 def test_all_events_arrive_in_the_order_of_their_run(store, publisher):
