@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 from django.conf import settings
 from temporalio.client import Client
@@ -17,6 +14,7 @@ from temporalio.worker import Worker
 from kernel_project.bench import Figure
 from kernel_project.primitives import ids
 from kernel_project.primitives.canonical import canonical_json, sha256_hex
+from runs.bench_worker import working
 from runs.bench_workflow import Bare, nothing
 from runs.boundary.contracts import Dispatch
 from runs.boundary.effects import python
@@ -42,7 +40,7 @@ One = Callable[[Client], Awaitable[None]]
 def runs() -> list[Figure]:
     """Ten turns of one model and one tool call, alone and thirty at a time."""
     _register()
-    with _worker_in_a_thread():
+    with working(_workers):
         alone, at_once = asyncio.run(_measure())
     return [
         Figure(
@@ -81,38 +79,12 @@ def _register() -> None:
     )
 
 
-@contextmanager
-def _worker_in_a_thread() -> Iterator[None]:
-    """Both workers in one thread and loop, apart from the one who measures."""
-    started: Future[None] = Future()
-    ended = threading.Event()
-
-    def work() -> None:
-        try:
-            asyncio.run(_work(started, ended))
-        except BaseException as error:
-            if not started.done():
-                started.set_exception(error)
-            raise
-
-    thread = threading.Thread(target=work, name="bench-workers")
-    thread.start()
-    try:
-        started.result(RUN_SECONDS_MAX)
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-async def _work(started: Future[None], ended: threading.Event) -> None:
+def _workers(client: Client) -> list[Worker]:
+    """The kernel's and the bare one, in the same thread and loop."""
     from runs.loop.worker import make_worker
 
-    client = await connect()
     bare = Worker(client, task_queue=BARE_QUEUE, workflows=[Bare], activities=[nothing])
-    async with make_worker(client, QUEUE), bare:
-        started.set_result(None)
-        await asyncio.to_thread(ended.wait)
+    return [make_worker(client, QUEUE), bare]
 
 
 async def _measure() -> tuple[dict[str, float], dict[str, float]]:

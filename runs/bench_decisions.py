@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable
 from uuid import UUID
 
 from django.conf import settings
+from temporalio.client import Client
+from temporalio.worker import Worker
 
 from approvals import services as approvals
 from approvals.contracts import Decider
 from approvals.models import Approval
 from kernel_project.bench import Figure
 from kernel_project.primitives.canonical import canonical_json, sha256_hex
+from runs.bench_worker import working
 from runs.boundary.contracts import Dispatch
 from runs.boundary.effects import python
 from runs.contracts import AgentDefinition
 from runs.loop import starts
-from runs.loop.temporal import connect
 from runs.models import Agent, AgentVersion, Operation, Project, Run, Tool
 
 RUNS = 45
@@ -40,7 +38,7 @@ def decision() -> list[Figure]:
     """Runs whose one call waits for a person: each is approved, and the way from the yes to the dispatch is timed."""
     settings.TEMPORAL_TASK_QUEUE = QUEUE
     _register()
-    with _worker_in_a_thread():
+    with working(_workers):
         runs = [_start(number) for number in range(RUNS)]
         _until(lambda: Approval.objects.filter(run_id__in=runs, state=Approval.State.WAITING).count() == RUNS)
         for approval_id in list(Approval.objects.filter(run_id__in=runs).values_list("id", flat=True)):
@@ -106,33 +104,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-@contextmanager
-def _worker_in_a_thread() -> Iterator[None]:
-    """The worker in a thread and loop of its own, apart from the one who decides."""
-    started: Future[None] = Future()
-    ended = threading.Event()
-
-    def work() -> None:
-        try:
-            asyncio.run(_work(started, ended))
-        except BaseException as error:
-            if not started.done():
-                started.set_exception(error)
-            raise
-
-    thread = threading.Thread(target=work, name="bench-worker")
-    thread.start()
-    try:
-        started.result(WAIT_SECONDS_MAX)
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-async def _work(started: Future[None], ended: threading.Event) -> None:
+def _workers(client: Client) -> list[Worker]:
     from runs.loop.worker import make_worker
 
-    async with make_worker(await connect(), QUEUE):
-        started.set_result(None)
-        await asyncio.to_thread(ended.wait)
+    return [make_worker(client, QUEUE)]
