@@ -12,9 +12,9 @@ from urllib.parse import quote, urlencode
 
 from pydantic import ValidationError
 
-from kernel_project.primitives import clock
 from kernel_project.primitives.canonical import NotCanonical, canonical_bytes
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
+from runs.boundary.dispatched import seconds_left, unreadable
 from runs.boundary.http_config import HttpProbe, HttpRequest, address, header_values
 from runs.boundary.http_exchange import Answered, Request, Unclear, exchange
 from runs.boundary.http_results import effect_result, excerpt
@@ -57,7 +57,7 @@ async def perform(dispatch: Dispatch) -> EffectResult:
     """
     call = _read(dispatch)
     request, secrets = _request(call, dispatch)
-    answered = await exchange(request, before_send=dispatch.sending, seconds=_seconds_left(dispatch))
+    answered = await exchange(request, before_send=dispatch.sending, seconds=seconds_left(dispatch))
     if 200 <= answered.status < 300:
         return effect_result(answered, secrets)
     raise _judged(call, answered, secrets)
@@ -107,12 +107,8 @@ def _read(dispatch: Dispatch) -> _Call:
             probe=HttpProbe.model_validate(declared, extra="ignore") if declared else None,
             is_read=configuration.get("effect") == "read",
         )
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        why = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    except KeyError as error:
-        why = f"{error} is missing"
-    raise NotSent(f"the registration of the tool {dispatch.tool!r} cannot be read: {why}")
+    except (ValidationError, KeyError) as error:
+        raise unreadable(dispatch, error) from None
 
 
 def _request(call: _Call, dispatch: Dispatch) -> tuple[Request, tuple[str, ...]]:
@@ -173,10 +169,3 @@ def _encoded(body_type: str, body: Any) -> bytes:
             fields = {str(name): as_text(value) for name, value in body.items() if value is not None}
             return urlencode(fields, quote_via=quote, safe="").encode()
     return as_text(body).encode()
-
-
-def _seconds_left(dispatch: Dispatch) -> float:
-    left = (dispatch.deadline_at - clock.now()).total_seconds()
-    if left <= 0:
-        raise NotSent("the deadline passed before the call could be sent")
-    return min(dispatch.timeout_seconds, left)

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from kernel_project.primitives import clock
 from runs.boundary import mcp_calls
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
+from runs.boundary.dispatched import seconds_left, unreadable
 from runs.boundary.lookups import LookUp, cannot_tell, judged
 from runs.boundary.mcp_config import McpServerConfig, stored_config
 from runs.boundary.mcp_results import effect_result
@@ -59,7 +59,7 @@ async def perform(dispatch: Dispatch) -> EffectResult:
         call.remote_name,
         dispatch.arguments,
         workspace=dispatch.workspace,
-        timeout_seconds=_seconds_left(dispatch),
+        timeout_seconds=seconds_left(dispatch),
         meta={IDEMPOTENCY_KEY: dispatch.idempotency_key, IDEMPOTENCY_KEY_OWN: dispatch.idempotency_key},
         before_send=dispatch.sending,
         progress=dispatch.heartbeat,
@@ -123,16 +123,5 @@ def _read(dispatch: Dispatch) -> _Call:
             digest=str(configuration.get("definition_digest") or ""),
             probe=ProbeDeclaration.model_validate(declared, extra="ignore") if declared else None,
         )
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        why = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    except KeyError as error:
-        why = f"{error} is missing"
-    raise NotSent(f"the registration of the tool {dispatch.tool!r} cannot be read: {why}")
-
-
-def _seconds_left(dispatch: Dispatch) -> float:
-    left = (dispatch.deadline_at - clock.now()).total_seconds()
-    if left <= 0:
-        raise NotSent("the deadline passed before the call could be sent")
-    return min(dispatch.timeout_seconds, left)
+    except (ValidationError, KeyError) as error:
+        raise unreadable(dispatch, error) from None
