@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
 from django.db.models import QuerySet
 
 from approvals.models import Approval
@@ -336,12 +335,6 @@ def events_of(operation: Operation) -> list[Line]:
     )
 
 
-def approval_of(operation: Operation) -> Approval | None:
-    """The latest request for a person's decision on this call, if there was one."""
-    asked = Approval.objects.filter(run_id=operation.run_id, operation_id=operation.id)
-    return asked.defer("binding").order_by("-requested_at").first()
-
-
 def twins_of(operation: Operation) -> list[Operation]:
     """The same write made elsewhere in the project and still unclear, and an earlier call for the same thing."""
     same = Operation.objects.filter(
@@ -412,11 +405,3 @@ def laid_out(data: bytes) -> str:
 
 def _indent(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def database_time() -> datetime:
-    """The clock that deadlines are judged by."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        at: datetime = cursor.fetchone()[0]
-    return at

@@ -35,8 +35,6 @@ SEQUENCE_ERROR: Final = "another event of the source already has this sequence i
 STORAGE_ERROR: Final = "storage error"
 
 Status = Literal["accepted", "repeated", "rejected"]
-RETRYABLE_CODES: Final = frozenset({"storage_error"})
-"""Codes of a rejected event that may be sent again; every other rejection is permanent."""
 
 RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?(Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
@@ -141,38 +139,6 @@ class _Answered(BaseModel):
     """What a client reads, perhaps from a foreign or newer server: members that we do not know are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class IngestResult(_Answered):
-    """What became of one event of a batch.
-
-    `code` is ours and empty from other servers: accepted, repeated, conflict, quarantined (stored, not applied),
-    storage_error, invalid.
-    """
-
-    source_id: str
-    event_id: str
-    status: Status
-    error: str = ""
-    code: str = ""
-
-    @property
-    def is_stored(self) -> bool:
-        """The store has this event with this content."""
-        return self.status != "rejected"
-
-    @property
-    def is_retryable(self) -> bool:
-        """Rejected for now: the same event may be sent again."""
-        return self.status == "rejected" and (self.code in RETRYABLE_CODES or self.error == STORAGE_ERROR)
-
-
-class IngestAnswer(_Answered):
-    """The answer to one batch, results in the order of the request."""
-
-    accepted: int
-    repeated: int
-    results: list[IngestResult]
 
 
 class RunProgress(_Answered):
