@@ -88,8 +88,8 @@ def _pool(connections_max: int) -> dict[str, Any]:
 
 def _database(url: str, pool_max: int) -> dict[str, Any]:
     """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
-    return dict(dj_database_url.parse(url)) | {
-        "CONN_HEALTH_CHECKS": True,
+    return dict(dj_database_url.parse(url, engine="kernel_project.pooled_postgres")) | {
+        "CONN_HEALTH_CHECKS": False,  # ours checks what it borrows
         "OPTIONS": {
             "pool": _pool(pool_max),
             # Django's own cursors never prepare; ours (primitives/sql.py) do at once

@@ -27,6 +27,32 @@ def fails(code: str, **more) -> dict:
     return {"error": {"code": code, "message": "as the provider said", **more}}
 
 
+# These two do a worker's work by hand: they stand before the class, whose worker would take their runs.
+
+
+def test_a_redelivery_after_the_failure_was_written_says_the_same_again(project):
+    """The worker dies between the commit and Temporal's acknowledgement: nothing is asked, the pause is not lost."""
+    run = begin([says("done")], project=project)
+    asked = ThinkInput(run_id=run.id, turn=1, attempt=1, tools=True, calls_allowed=1)
+    question = turns.open_turn(asked, lambda *_: None)
+    error = ModelError("server_error", "x-should-retry says no", retryable=False, retry_after_seconds=7.0)
+    first = turns.fail_turn(asked, question, error)
+    assert (first.retryable, first.retry_after_seconds) == (False, 7.0)
+    assert turns.open_turn(asked, lambda *_: None) == first
+
+
+def test_a_call_that_was_interrupted_before_does_not_use_up_the_attempts(project):
+    """Deliveries count the row's attempts up; the loop's own attempts are counted apart."""
+    run = begin([says("done")], project=project)
+    asked = ThinkInput(run_id=run.id, turn=1, attempt=1, tools=True, calls_allowed=1)
+    turns.open_turn(asked, lambda *_: None)
+    question = turns.open_turn(asked, lambda *_: None)
+    assert question.given.attempt == 2
+    turns.fail_turn(asked, question, ModelError("overloaded", "busy"))
+    again = turns.open_turn(asked.model_copy(update={"attempt": 2}), lambda *_: None)
+    assert again.given.attempt == 3
+
+
 @pytest.mark.usefixtures("carrier")
 class TestWithAWorker:
     def test_a_failure_that_passes_is_asked_again_under_the_same_operation(self, project):
@@ -62,26 +88,3 @@ class TestWithAWorker:
     def test_a_refusal_ends_the_run_with_its_name(self, project, reason):
         run = ended(begin([says("no") | {"finish_reason": reason}], project=project))
         assert (run.state, run.failure_code) == ("failed", f"model_{reason}")
-
-
-def test_a_redelivery_after_the_failure_was_written_says_the_same_again(project):
-    """The worker dies between the commit and Temporal's acknowledgement: nothing is asked, the pause is not lost."""
-    run = begin([says("done")], project=project)
-    asked = ThinkInput(run_id=run.id, turn=1, attempt=1, tools=True, calls_allowed=1)
-    question = turns.open_turn(asked, lambda *_: None)
-    error = ModelError("server_error", "x-should-retry says no", retryable=False, retry_after_seconds=7.0)
-    first = turns.fail_turn(asked, question, error)
-    assert (first.retryable, first.retry_after_seconds) == (False, 7.0)
-    assert turns.open_turn(asked, lambda *_: None) == first
-
-
-def test_a_call_that_was_interrupted_before_does_not_use_up_the_attempts(project):
-    """Deliveries count the row's attempts up; the loop's own attempts are counted apart."""
-    run = begin([says("done") | {"delay_seconds": 20}], project=project)  # a worker may be at its first turn meanwhile
-    asked = ThinkInput(run_id=run.id, turn=2, attempt=1, tools=True, calls_allowed=1)
-    turns.open_turn(asked, lambda *_: None)
-    question = turns.open_turn(asked, lambda *_: None)
-    assert question.given.attempt == 2
-    turns.fail_turn(asked, question, ModelError("overloaded", "busy"))
-    again = turns.open_turn(asked.model_copy(update={"attempt": 2}), lambda *_: None)
-    assert again.given.attempt == 3

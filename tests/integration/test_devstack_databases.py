@@ -46,6 +46,31 @@ def test_the_pool_recovers_after_postgres_was_stopped(postgres: Postgres) -> Non
     assert select() == 1
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_restart_of_postgres_costs_no_borrower_a_wait_per_dead_connection(postgres: Postgres) -> None:
+    """All idle connections of the pool died: the first that borrows must not meet them one by one, with pauses."""
+    idle = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
+    together = threading.Barrier(idle)
+
+    def use() -> None:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT 1")
+            together.wait(timeout=30)
+        connections["default"].close()
+
+    connection.close()
+    threads = [threading.Thread(target=use) for _ in range(idle)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with postgres.stopped():
+        pass
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        assert cursor.fetchone() == (1,)
+
+
 def test_a_long_outage_does_not_make_the_pool_wait_as_long_again(postgres: Postgres, layout: Layout) -> None:
     options = settings.DATABASES["default"]["OPTIONS"]["pool"] | {"timeout": 3}
     with ConnectionPool(layout.database_url("postgres"), open=True, **options) as pool:
