@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import DateTimeField, Value
 from django.db.models.functions import Now
@@ -32,6 +31,7 @@ from runs.boundary.operations import Settled
 from runs.boundary.threads import with_clean_connection
 from runs.contracts import AgentDefinition
 from runs.models import Agent, AgentVersion, Artifact, Operation, Project, Run, Tool
+from tests.emptying import empty_patiently
 from tests.kernel import make_tool
 
 ANY_SCHEMA = {"type": "object"}
@@ -44,7 +44,7 @@ def committed(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
         if not connection.settings_dict["NAME"].startswith("test_"):
             setup_databases(verbosity=0, interactive=False, keepdb=True)  # no test before us was marked django_db
         yield
-        call_command("flush", verbosity=0, interactive=False, reset_sequences=False)
+        empty_patiently("default")
 
 
 def make_project() -> Project:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from asgiref.sync import SyncToAsync
-from django.core.management import CommandError
 
 from kernel_project.devstack.process import Server
 
@@ -27,10 +25,6 @@ def django_db_keepdb() -> bool:
     return True
 
 
-FLUSH_TRIES_MAX = 5  # of the tables between two tests
-FLUSH_PAUSE_SECONDS = 1.0
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """A test that took the server away leaves dead connections behind; the next one must not inherit them."""
@@ -47,44 +41,20 @@ def close_dead_connections() -> None:
             connection.close()
 
 
-def flush_patiently(flush: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A call that finished late may still be writing when the tables are emptied: a deadlock is tried again."""
-
-    def flush_again(case: Any) -> None:
-        for _ in range(FLUSH_TRIES_MAX - 1):
-            try:
-                return flush(case)
-            except CommandError as error:
-                if "deadlock" not in f"{error.__cause__}":
-                    raise
-            time.sleep(FLUSH_PAUSE_SECONDS)
-        return flush(case)
-
-    return flush_again
-
-
-def purging(flush: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """The journal refuses to be emptied; between two tests it is purged."""
-
-    def flush_with_purge(*arguments: Any, **options: Any) -> list[str]:
-        statements = flush(*arguments, **options)
-        return ["SET LOCAL kernel.purge = 'on'", *statements] if statements else []
-
-    return flush_with_purge
-
-
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """Close the connection pools while the server still runs, so that no pool's thread tries to reconnect."""
-    from django.db.backends.postgresql.operations import DatabaseOperations
+    """Empty tables in our way between tests; close the pools while the server runs, or they would reconnect."""
     from django.test import TransactionTestCase
 
-    operations, empty = DatabaseOperations, DatabaseOperations.sql_flush
-    operations.sql_flush = purging(empty)  # type: ignore[method-assign]
+    from tests.emptying import empty_patiently
+
+    def between_tests(case: TransactionTestCase) -> None:
+        for alias in case._databases_names(include_mirrors=False):  # type: ignore[attr-defined]
+            empty_patiently(alias)
+
     plain = TransactionTestCase._fixture_teardown  # type: ignore[attr-defined]
-    TransactionTestCase._fixture_teardown = flush_patiently(plain)  # type: ignore[attr-defined]
+    TransactionTestCase._fixture_teardown = between_tests  # type: ignore[attr-defined]
     yield
-    operations.sql_flush = empty  # type: ignore[method-assign]
     TransactionTestCase._fixture_teardown = plain  # type: ignore[attr-defined]
     from django.db import connections
     from django.db.backends.postgresql.base import DatabaseWrapper
