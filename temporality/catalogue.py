@@ -101,6 +101,24 @@ class Probed(Outcome):
     verdict: str | None = None
 
 
+class LateResult(RuntimeData):
+    """What an attempt learnt after its operation had moved on: evidence for whoever reconciles. Changes no state."""
+
+    operation_id: Id
+    late_attempt: int | None = None
+    effect: Literal["none", "uncertain", "occurred"] | None = None
+    error_class: str | None = None
+    result_ref: str | None = None
+
+
+class RefusedEvent(Outcome):
+    """A person's decision about an event that a destination refused: send it again, or never."""
+
+    refused_event_id: Id | None = None
+    refused_sequence: int | None = None
+    note: str | None = None
+
+
 class Knowledge(_Data):
     """A statement about one knowledge item of the project."""
 
@@ -160,9 +178,10 @@ RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
     **_family("tool", ToolCall, "started", "completed", "blocked", failed=ToolFailed),
     **_family("mcp.call", ToolCall, "started", "completed", "blocked", failed=ToolFailed),
     **_family("sandbox", Outcome, "created", "destroyed"),
-    **_family("approval", Approval, "requested", "granted", "rejected", "timed_out"),
+    **_family("approval", Approval, "requested", "granted", "rejected", "timed_out", "voted"),
     **_family("delegation", Outcome, "started", "completed", "failed"),
-    **_family("operation", Outcome, reconciled=Reconciled, probed=Probed),
+    **_family("operation", Outcome, reconciled=Reconciled, probed=Probed, late_result=LateResult),
+    **_family("event", RefusedEvent, "replay_requested", "given_up"),
     **_family("policy", RuntimeData, "limit"),
     **_family("evidence", RuntimeData, "observed"),
     **_family("agent", RuntimeData, "summary"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,21 @@ def test_the_command_writes_what_is_committed(tmp_path: Path) -> None:
     call_command("event_catalogue", folder=tmp_path, stdout=StringIO())
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert written == {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+
+
+MESSAGES = {"approval.reminder"}  # to people, never in the journal
+FAMILIES = "|".join(sorted({name.rpartition(".")[0] for name in TYPES} - {"memory"}))  # cgroups have files of that name
+PRODUCERS = ("runs", "approvals", "outbox")
+
+
+def test_every_type_that_the_kernel_tells_is_in_the_catalogue() -> None:
+    root = FOLDER.parents[1]
+    texts = [
+        path.read_text() for app in PRODUCERS for kind in ("py", "sql") for path in (root / app).rglob(f"*.{kind}")
+    ]
+    told = {name for text in texts for name in re.findall(rf"""["']((?:{FAMILIES})\.[a-z_]+)["']""", text)} - MESSAGES
+    assert len(told) > 15
+    assert told - set(TYPES) == set()
 
 
 @pytest.mark.parametrize(
