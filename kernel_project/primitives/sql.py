@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from django.db import connection
-from django.db.backends.utils import CursorWrapper
 from psycopg import Cursor
+from psycopg.pq import ExecStatus
 from psycopg.sql import SQL, Composable
 
 
@@ -27,11 +27,12 @@ def rows(folder: Path, name: str, values: Mapping[str, Any], **parts: Composable
     a list of columns. DATABASE_PREPARED_STATEMENTS=false plans the statement each time.
     """
     connection.ensure_connection()
-    wrap: Callable[..., CursorWrapper] = (
-        connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-    )
-    with connection.wrap_database_errors, wrap(Cursor(connection.connection)) as cursor:
+    raw: Any = Cursor(connection.connection)
+    is_watched = connection.queries_logged or connection.execute_wrappers
+    # Django's own wrapper of a cursor costs as much as a small statement: only who watches pays for it
+    with connection.wrap_database_errors, connection.make_debug_cursor(raw) if is_watched else raw as cursor:
         text = load(folder, name)
         cursor.execute(SQL(text).format(**parts) if parts else text, values)
-        found: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
+        has_rows = raw.pgresult is not None and raw.pgresult.status == ExecStatus.TUPLES_OK
+        found: list[tuple[Any, ...]] = cursor.fetchall() if has_rows else []
     return found

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from django.db import close_old_connections
+from django.db import connections
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,8 +47,15 @@ async def uninterrupted(task: asyncio.Future[T]) -> T:
 
 def with_clean_connection(work: Callable[[], T]) -> T:
     """Do the work on a connection that is healthy when it begins, and leave none behind on this thread."""
-    close_old_connections()
+    _give_back()
     try:
         return work()
     finally:
-        close_old_connections()
+        _give_back()
+
+
+def _give_back() -> None:
+    """What Django does around a request, for connections that always come from a pool."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None:
+            connection.close_if_unusable_or_obsolete()
