@@ -68,7 +68,7 @@ def _kill(scene: Scene, cell: Cell, number: int, say: Callable[[str], None]) -> 
     scene.armed_worker(cell.faults)
     text = f"{cell.tool}-{number}"
     run_id = scene.start(cell.tool, text)
-    scene.client.until("the worker's death", lambda: not scene.stack["worker"].alive(), DEATH_SECONDS_MAX)
+    scene.client.until("the worker's death", lambda: not scene.stack.alive("worker"), DEATH_SECONDS_MAX)
     say(f"{text}: the worker was killed")
     return Killed(cell, run_id, text, time.monotonic())
 
