@@ -65,7 +65,7 @@ FUNCTIONS = ("look", "pay", "pay_and_lose", "pay_refused", "pay_probed", "ask_fi
 
 
 LATE = "f1-late"  # the agent whose provider is a real HTTP server that answers too late
-LATE_AFTER_SECONDS = 1
+LATE_AFTER_SECONDS = 3  # the libraries behind a real provider are loaded in the first call
 LATE_ANSWERS = 2
 SERVER: Json = {
     "name": mcp_server.NAME,

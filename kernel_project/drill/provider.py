@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 LOOPBACK = "127.0.0.1"
-LATE_SECONDS = 5.0  # longer than the row's agent waits
+LATE_SECONDS = 10.0  # longer than the row's agent waits
 BODY_BYTES_MAX = 1024 * 1024
 ANSWER = {
     "id": "chatcmpl-drill",
