@@ -25,7 +25,7 @@ from runs.boundary.intents import Wanted
 from runs.contracts import AgentDefinition
 from runs.models import Agent, AgentVersion, Artifact, Project, Run, Tool
 
-OPERATIONS = 1_000  # of each kind
+OPERATIONS = 500  # of each kind
 WARM_UP = 50
 CALLS_PER_TURN = 10
 TURNS_PER_RUN = 9
