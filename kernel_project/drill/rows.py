@@ -37,6 +37,14 @@ class Row:
     asked: str
     act: Callable[[Scene], Iterator[tuple[str, bool]]]
     needs: frozenset[str] = frozenset()
+    hindrance: Callable[[], str] = str  # why this machine cannot play it; empty if it can
+
+
+def no_sandbox() -> str:
+    from runs.boundary.sandbox import drivers
+
+    unavailable = drivers.chosen().capabilities().unavailable
+    return f"this machine has no sandbox: {unavailable}" if unavailable else ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ ROWS = (
         "F3",
         "cancellation stops a command; a fresh sandbox only when it is replay-safe; lifecycle events, log kept",
         calls.f3,
+        hindrance=no_sandbox,
     ),
     Row(
         "F4",
@@ -123,7 +132,9 @@ def play(rows: Sequence[Row], *, on_running: bool = False) -> Iterator[Told]:
 def missing(row: Row, stage: Stage) -> str:
     """Why a row cannot be played on this stage; empty if it can."""
     names = sorted((ALWAYS | row.needs) - set(stage.services))
-    return f"the stack did not start {', '.join(names)} itself, and the drill breaks nothing of others" if names else ""
+    if names:
+        return f"the stack did not start {', '.join(names)} itself, and the drill breaks nothing of others"
+    return row.hindrance()
 
 
 def not_run(row: Row, why: str) -> Told:

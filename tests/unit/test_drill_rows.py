@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -10,6 +11,10 @@ from django.core.management import CommandError, call_command
 from kernel_project.drill import outages, rows
 from kernel_project.drill.rows import Row
 from kernel_project.drill.scene import ALL, Scene
+
+
+class Able:
+    unavailable = ""
 
 
 class Stage:
@@ -96,7 +101,8 @@ def test_a_row_starts_what_it_stopped_when_it_breaks_off_meanwhile(scene, act, s
     assert scene.stack.dead == set()
 
 
-def test_a_row_that_needs_what_the_stack_did_not_start_is_not_run_and_says_why():
+def test_a_row_that_needs_what_the_stack_did_not_start_is_not_run_and_says_why(monkeypatch):
+    monkeypatch.setattr("runs.boundary.sandbox.drivers.chosen", lambda: SimpleNamespace(capabilities=Able))
     without = Stage(name for name in ALL if name != "postgres")
     by_name = {row.name: rows.missing(row, without) for row in rows.ROWS}
     assert {name for name, why in by_name.items() if why} == {"F6", "F7"}
@@ -109,3 +115,16 @@ def test_without_a_running_stack_each_row_is_not_run_and_the_command_fails(monke
         call_command("drill", "F1", "F12", "--running", "--json")
     told = json.loads(capsys.readouterr().out)["rows"]
     assert [(row["held"], "manage.py up" in row["not_run"]) for row in told] == [(False, True), (False, True)]
+
+
+def test_the_sandbox_row_is_not_run_on_a_machine_without_one(monkeypatch):
+    from runs.boundary.sandbox import drivers
+
+    class Driver:
+        def capabilities(self):
+            return SimpleNamespace(unavailable="bubblewrap is not installed")
+
+    monkeypatch.setattr(drivers, "chosen", Driver)
+    by_name = {row.name: rows.missing(row, Stage()) for row in rows.ROWS}
+    assert {name for name, why in by_name.items() if why} == {"F3"}
+    assert "bubblewrap is not installed" in by_name["F3"]
