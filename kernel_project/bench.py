@@ -17,7 +17,8 @@ CPUINFO = Path("/proc/cpuinfo")
 @dataclass(frozen=True)
 class Figure:
     """One measured number. `at_least` and `at_most` are its bar; `beside` holds the same of a peer or a limit, measured
-    in the same run, because machines are noisy and ratios are not. `absent` says why a peer has no number.
+    in the same run, because machines are noisy and ratios are not. `absent` says why a peer has no number, and `about`
+    what was measured where the name does not.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Figure:
     at_most: float | None = None
     beside: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    about: str = ""
 
     @property
     def ok(self) -> bool:
@@ -43,6 +45,7 @@ class Figure:
         return {
             "name": self.name, "value": round(self.value, 3), "unit": self.unit, "bar": self.bar, "ok": self.ok,
             "beside": {name: round(value, 3) for name, value in self.beside.items()}, "absent": self.absent,
+            "about": self.about,
         }  # fmt: skip
 
 

@@ -319,6 +319,9 @@ class Operation(models.Model):
     effect = models.CharField(max_length=5, choices=Effect.choices)
     idempotent_for_seconds = models.PositiveIntegerField(null=True)
     probes = models.BooleanField(default=False)
+    declared = models.JSONField(
+        null=True, help_text="What else its tool's registration promised; empty: nobody kept it then."
+    )
     policy = models.CharField(max_length=200, blank=True, default="", help_text="Policy and version, or the default.")
     policy_id = models.UUIDField(null=True, help_text="Empty: no rule matched.")
     policy_version = models.PositiveIntegerField(null=True)

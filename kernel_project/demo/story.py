@@ -47,7 +47,7 @@ class Demo:
 
     def play(self, repository: str) -> list[str]:
         """Both runs and their accounts; returns what is not as it should be."""
-        self.stack.extra_environment["KERNEL_FAULTS"] = KILL_AFTER_SECOND_COMMIT
+        self.stack.set_variable("KERNEL_FAULTS", KILL_AFTER_SECOND_COMMIT)
         with ThreadPoolExecutor(2) as pool:  # the server is installed while the stack starts
             program = pool.submit(stage.git_server, self.stack.layout.var)
             self.stack.start_all()
@@ -81,7 +81,7 @@ class Demo:
         worker = self.stack["worker"]
         applicant.until("the worker's death", lambda: not worker.alive(), RUN_SECONDS_MAX)
         self.say("the worker was killed (SIGKILL) right after the commit; a new one starts")
-        del self.stack.extra_environment["KERNEL_FAULTS"]
+        self.stack.set_variable("KERNEL_FAULTS", None)
         self.stack.restart("worker")
         return self._ended(applicant, run["id"], folder, "Run 2: the worker killed right after the commit", killed=True)
 

@@ -134,6 +134,14 @@ class Stack:
     def restart(self, name: str) -> None:
         self[name].restart()
 
+    def alive(self, name: str) -> bool:
+        return self[name].alive()
+
+    def set_variable(self, name: str, value: str | None) -> None:
+        """For processes that start from now on; None: as if it had never been set here."""
+        changed = {key: text for key, text in self.extra_environment.items() if key != name}
+        self.extra_environment = changed if value is None else changed | {name: value}
+
     def __getitem__(self, name: str) -> Server:
         if name not in self.services:
             raise DevstackError(f"this stack has no {name}; it has {', '.join(self.services)}")
@@ -151,10 +159,7 @@ class Stack:
 
     def manage(self, *words: str, seconds_max: float = MANAGE_SECONDS_MAX) -> subprocess.CompletedProcess[str]:
         """Run a management command in this stack's environment; the caller looks at the return code."""
-        return subprocess.run(  # noqa: S603 - our own program
-            [PYTHON, MANAGE, *words], env=self.environment(), cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=seconds_max, check=False,
-        )  # fmt: skip
+        return run_manage(self.environment(), *words, seconds_max=seconds_max)
 
     # How it is done
 
@@ -193,6 +198,16 @@ class Stack:
 
     def _owns_temporality(self, services: Collection[str]) -> bool:
         return "temporality" in services and not self._is_external("temporality")
+
+
+def run_manage(
+    environment: Mapping[str, str], *words: str, seconds_max: float = MANAGE_SECONDS_MAX
+) -> subprocess.CompletedProcess[str]:
+    """Run a management command in a stack's environment; the caller looks at the return code."""
+    return subprocess.run(  # noqa: S603 - our own program
+        [PYTHON, MANAGE, *words], env=dict(environment), cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=seconds_max, check=False,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

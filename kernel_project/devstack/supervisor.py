@@ -22,12 +22,23 @@ class Minder(threading.Thread):
         super().__init__(name=f"minder of {server.name}", daemon=True)
         self.server, self.stopping, self.tell = server, stopping, tell
         self.pause_seconds = PAUSE_SECONDS_FIRST
+        self.looks = threading.Lock()  # held while the server is looked at or started
+        self.rests = False
+
+    def rest(self) -> None:
+        """Start nothing, and do not even look, until `wake`: somebody else has the server now."""
+        with self.looks:
+            self.rests = True
+
+    def wake(self) -> None:
+        self.rests = False
 
     def run(self) -> None:
         started_at = time.monotonic()
         while not self.stopping.wait(LOOK_SECONDS):
-            if self.server.alive():
-                continue
+            with self.looks:
+                if self.rests or self.server.alive():
+                    continue
             lived = time.monotonic() - started_at
             self.pause_seconds = PAUSE_SECONDS_FIRST if lived > STEADY_SECONDS else self.pause_seconds
             why = f"ended {describe(self.server.return_code)} after {lived:.1f} s"
@@ -41,8 +52,10 @@ class Minder(threading.Thread):
         self.pause_seconds = min(2 * self.pause_seconds, PAUSE_SECONDS_MAX)
         tried_at = time.monotonic()
         try:
-            self.server.start()
-            self.tell(self.server.name, "is ready again")
+            with self.looks:
+                if not self.rests:
+                    self.server.start()
+                    self.tell(self.server.name, "is ready again")
         except DevstackError as error:
             self.tell(self.server.name, f"could not be started again: {error}")
         return tried_at

@@ -4,7 +4,7 @@ ledger, which counts; a tool's name says where its calls are killed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -15,6 +15,9 @@ from runs.boundary.fault_points import Point
 
 MODULE = __name__
 POINTS: tuple[Point, ...] = get_args(Point)
+MARKS: tuple[Point, ...] = ("before_sending_mark", "after_sending_mark")
+# Where a killed write may have left and its outcome is not written.
+MAY_HAVE_LEFT: tuple[Point, ...] = ("after_sending_mark", "before_send", "after_effect", "before_settle")
 KEY_SECONDS = 24 * 3600
 PROBED_TIMEOUT_SECONDS = 3  # a probe's "not there" is believed once the call can no longer be under way
 SANDBOX_LEDGER = "ledger"  # in the workspace: the command is a process of its own, and the only one that writes it
@@ -39,6 +42,11 @@ class Adapter:
     def is_write(self) -> bool:
         return bool(self.declared["effect"] == "write")
 
+    @property
+    def marks_sending(self) -> bool:
+        """Whether its calls commit a mark before they send, and so pass the points around it."""
+        return self.is_write and "idempotent_for_seconds" not in self.declared
+
 
 ADAPTERS = (
     Adapter("read", {"effect": "read"}),
@@ -62,15 +70,27 @@ class Cell:
         return f"{self.adapter.name}-{self.point}"
 
     @property
+    def is_expected(self) -> bool:
+        """Whether calls of this kind pass this point."""
+        return self.adapter.marks_sending or self.point not in MARKS
+
+    @property
+    def ends_as(self) -> str:
+        """How each call must end: as uncertain where nobody can know by machine, else with its one effect."""
+        return "uncertain" if self.adapter.is_opaque and self.point in MAY_HAVE_LEFT else "succeeded"
+
+    @property
     def faults(self) -> str:
         """What kills its first call in a process."""
         return f"{self.point}:{self.tool}#1=kill"
 
 
-def cells(points: tuple[Point, ...] = POINTS) -> Iterator[Cell]:
+def cells(points: Sequence[str] = (), names: Sequence[str] = ()) -> Iterator[Cell]:
+    """The matrix: of these points and kinds of adapter, or of all where none is named."""
     for adapter in ADAPTERS:
-        for point in points:
-            yield Cell(adapter, point)
+        for point in POINTS:
+            if point in (points or POINTS) and adapter.name in (names or (adapter.name,)):
+                yield Cell(adapter, point)
 
 
 def project(name: str) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernel_project.devstack.api_client import Json
-from kernel_project.drill.project import CANARY
-from kernel_project.drill.scene import END_SECONDS_MAX, PROJECT, Scene, pause
+from kernel_project.drill import mcp_server
+from kernel_project.drill.project import CANARY, LATE, LATE_ANSWERS
+from kernel_project.drill.scene import END_SECONDS_MAX, Scene, pause
 from runs.loop.agent_loop import MODEL_ATTEMPTS_MAX, TURNS_LOST_MAX
 
 Seen = Iterator[tuple[str, bool]]
@@ -29,12 +30,25 @@ def f1(scene: Scene) -> Seen:
     told = [event for event in scene.events(run) if event["type"].startswith("model.")]
     yield "each names provider and model", all(_names_its_model(event) for event in told)
     yield "the prompt is in no event", CANARY not in json.dumps(told)
+    yield from _late_provider(scene)
     hopeless = scene.start("f1-hopeless")
     ended, types = scene.end(hopeless), scene.types(hopeless)
     asked, bound = types.count("model.started"), MODEL_ATTEMPTS_MAX * TURNS_LOST_MAX
     yield (
         f"a provider that never answers is asked {asked} times; the run {ended['state']} as {ended['failure_code']}",
         asked == bound and ended["failure_code"] == "model_overloaded",
+    )
+
+
+def _late_provider(scene: Scene) -> Seen:
+    """A provider, over real HTTP, that answers when nobody waits any more, and in time only at last."""
+    run = scene.start(LATE)
+    ended, events = scene.end(run), scene.events(run)
+    failed = [event["envelope"]["data"] for event in events if event["type"] == "model.failed"]
+    errors = [data["error_class"] for data in failed]
+    yield (
+        f"a provider that is late {LATE_ANSWERS} times: {', '.join(errors)}; the run {ended['state']}",
+        set(errors) == {"timeout"} and len(errors) >= LATE_ANSWERS and ended["state"] == "completed",
     )
 
 
@@ -73,6 +87,26 @@ def f2(scene: Scene) -> Seen:
     ended, failed = scene.end(refused)["state"], _failure(scene, refused)
     effect = failed["data"]["effect"]
     yield f"a call that the other side rejected: effect {effect}; the run {ended}", effect == "none"
+    yield from _server_fails(scene)
+
+
+def _server_fails(scene: Scene) -> Seen:
+    """Calls of a real MCP server over stdio: one in which it dies, and one that it says has failed."""
+    run, text = scene.start("f2-mcp-dies"), f"f2-mcp-{CANARY}"
+    operation = scene.until_state(run, f"{mcp_server.NAME}/pay_and_die", "uncertain")
+    failed = _failure(scene, run)
+    yield (
+        f"an MCP server that dies in a call: {operation['state']}, {failed['data']['error_class']}",
+        (operation["attempt"], failed["data"]["effect"]) == (1, "uncertain"),
+    )
+    scene.client.post(f"/operations/{operation['id']}/reconcile", POST_MORTEM)
+    ended = scene.end(run)["state"]
+    yield f"executed {scene.booked(text)} time in the end; the run {ended}", scene.booked(text) == 1
+    yield "its arguments are in no event", CANARY not in json.dumps(scene.events(run))
+    run = scene.start("f2-mcp-fails")
+    ended, failed = scene.end(run)["state"], _failure(scene, run)
+    effect = failed["data"]["effect"]
+    yield f"a call that the server says has failed: effect {effect}; the run {ended}", effect == "none"
 
 
 def _failure(scene: Scene, run_id: str) -> Json:
@@ -138,7 +172,7 @@ def _told_lives(scene: Scene, run_id: str, wanted: list[str]) -> tuple[str, bool
 
 
 def _workspace(scene: Scene, run_id: str) -> Path:
-    return scene.stack.layout.var / "workspaces" / PROJECT / run_id
+    return scene.stack.layout.var / "workspaces" / scene.project / run_id
 
 
 def f8(scene: Scene) -> Seen:

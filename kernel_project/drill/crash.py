@@ -12,7 +12,7 @@ from kernel_project.devstack.api_client import NotAsPromised
 from kernel_project.devstack.layout import PROJECT_ROOT
 from kernel_project.devstack.services import MANAGE, PYTHON
 from kernel_project.devstack.stack import Stack, running
-from kernel_project.drill.report import Row, table, unpassed
+from kernel_project.drill.report import Row, table
 
 SERVICES = ("postgres", "temporal", "temporality")
 MATRIX_SECONDS_MAX = 4 * 3600.0
@@ -27,6 +27,7 @@ def on_own_stacks(kills: int, worker_kills: int, words: Sequence[str], say: Say)
         report = _in_its_environment(stack, kills, words)
     if worker_kills:
         report["matrix"] += [row.as_json() for row in _through_the_worker(report, worker_kills, say)]
+        report["expected"] += [[*place[:2], "worker"] for place in report["expected"]]
     return report
 
 
@@ -44,16 +45,20 @@ def _in_its_environment(stack: Stack, kills: int, words: Sequence[str]) -> Json:
 
 
 def _through_the_worker(report: Json, kills: int, say: Say) -> list[Row]:
+    """Whole runs of the cells in which a process could be killed; the others are told as not run."""
     from kernel_project.drill import worker_matrix
 
-    return worker_matrix.play(
-        kills, say, {(row["adapter"], row["fault_point"]) for row in report["matrix"] if row["kills"]}
-    )
+    killed = {(row["adapter"], row["fault_point"]) for row in report["matrix"] if row["kills"]}
+    why = "no process was killed at this point, so no worker was tried"
+    places = [(adapter, point) for adapter, point, _ in report["expected"]]
+    left = [Row(adapter, point, carried_by="worker", not_run=why) for adapter, point in set(places) - killed]
+    return [*(worker_matrix.play(kills, say, killed) if killed else []), *left]
 
 
 def on_this_stack(kills: int, say: Say, points: Sequence[str], adapters: Sequence[str]) -> Json:
     """The part that needs no worker, on the stack of the environment, whose database keeps the rows."""
     from kernel_project import verify
+    from kernel_project.drill import adapters as cells
     from kernel_project.drill import matrix, naive
 
     rows = matrix.play(kills, say, points, adapters)
@@ -63,19 +68,26 @@ def on_this_stack(kills: int, say: Say, points: Sequence[str], adapters: Sequenc
         say(f"bare Temporal, {row['fault_point']}: {row['kills']} kills, {row['repeated_effects']} repeated effects")
     return {
         "kills": kills, "matrix": [row.as_json() for row in rows], "baseline": baseline, "verify": broken,
-        "not_passed": unpassed(rows) if not adapters else [],
+        "expected": [[c.adapter.name, c.point, "process"] for c in cells.cells(points, adapters) if c.is_expected],
     }  # fmt: skip
 
 
 def problems(report: Json) -> list[str]:
     """What is not as it must be; empty when the promise holds."""
+    rows = {(row["adapter"], row["fault_point"], row["carried_by"]): row for row in report["matrix"]}
+    unplayed = {
+        place: rows[place]["not_run"] if place in rows else "the cell is missing"
+        for place in map(tuple, report["expected"])
+        if place not in rows or (not rows[place]["broken"] and rows[place]["verdict"] != "held")
+    }
     return [
         *(
-            f"{row['adapter']} at {row['fault_point']}: {', '.join(row['broken'])}"
+            f"{row['adapter']} at {row['fault_point']} ({row['carried_by']}): {', '.join(row['broken'])}"
             for row in report["matrix"]
             if row["broken"]
         ),
-        *(f"no call passes the fault point {point}" for point in report["not_passed"]),
+        *(f"{place[0]} at {place[1]} ({place[2]}) was not run: {why}" for place, why in unplayed.items()),
+        *(f"the baseline {row['fault_point']} was not run" for row in report["baseline"] if not row["kills"]),
         *(f"verify: {check}" for check in report["verify"]),
     ]
 

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -42,6 +43,7 @@ from runs.models import Agent, AgentVersion, Artifact, Operation, Project, Run
 from runs.registry_contracts import ProjectFile
 
 PROJECT = "crash-matrix"
+REASON_CHARS_MAX = 500
 KILLS_MAX = 1_000  # of one cell; all its calls are one turn of one run
 DELIVERY_SECONDS_MAX = 300.0
 PUBLISH_SECONDS = 2.0  # of the publisher, between two looks at the lag
@@ -78,16 +80,29 @@ def play(kills: int, say: Say, points: Sequence[str] = (), names: Sequence[str] 
     """Play the cells of these points and adapters (of all, if none are named); judge them when all is delivered."""
     assert 1 <= kills <= KILLS_MAX
     version = _register()
-    crashed = []
+    crashed: list[Crashed | Row] = []
     with tempfile.TemporaryDirectory(prefix="agent-kernel-ledger-") as folder:
         with LedgerProcess(Path(folder) / "ledger") as ledger:
             nursery = Nursery(ledger.environment())
-            for cell in adapters.cells():
-                if cell.point in (points or adapters.POINTS) and cell.adapter.name in (names or (cell.adapter.name,)):
-                    crashed.append(_crash(nursery, ledger, version, cell, kills))
-                    say(f"{cell.tool}: {_kills(crashed[-1])} kills in {crashed[-1].seconds:.0f} s")
-        deliver()
-        return [judge(one, kills, _booked(ledger, one.run)) for one in crashed]
+            for cell in adapters.cells(points, names):
+                crashed.append(_tried(partial(_crash, nursery, ledger, version, cell, kills), cell, say))
+        try:
+            deliver()
+        except NotAsPromised as error:
+            say(str(error))  # what is missing over there is counted as lost, cell by cell
+        return [one if isinstance(one, Row) else judge(one, kills, _booked(ledger, one.run)) for one in crashed]
+
+
+def _tried(crash: Callable[[], Crashed], cell: Cell, say: Say) -> Crashed | Row:
+    """One cell; what breaks it off is told as its reason, and the others go on."""
+    try:
+        one = crash()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+        say(f"{cell.tool}: broken off: {why}")
+        return Row(cell.adapter.name, cell.point, expected=cell.is_expected, broken=[f"broken off: {why}"])
+    say(f"{cell.tool}: {_kills(one)} kills in {one.seconds:.0f} s")
+    return one
 
 
 def _kills(one: Crashed) -> int:
@@ -195,8 +210,18 @@ def judge(one: Crashed, wanted: int, booked: Mapping[str, int]) -> Row:
     row.lost_approvals = _lost_approvals(list(operations.values()))
     if adapter.is_write:
         row.repeated_effects = sum(max(0, count - 1) for count in effects.values())
+    row.expected = one.cell.is_expected
+    if row.expected and not row.kills:
+        row.not_run = _why_not(list(operations.values()))
     row.broken = _broken(row, one, wanted, operations)
     return row
+
+
+def _why_not(operations: Sequence[Operation]) -> str:
+    """What became of the first call, which should have died."""
+    tried = [o for o in operations if o.attempt or o.error_class]
+    said = [f"{o.state}: {o.error_class} {o.error_message}".strip() for o in tried]
+    return f"no call passed the point; the first one is {said[0] if said else 'still proposed'}"[:REASON_CHARS_MAX]
 
 
 def _agree(operation: Operation, effects: int) -> bool:
@@ -209,6 +234,12 @@ def _agree(operation: Operation, effects: int) -> bool:
         case STATE.FAILED:
             return effects == 0
     return operation.state == STATE.UNCERTAIN
+
+
+def _end(operation: Operation) -> str:
+    """Where a call stands; one that a probe found has had its effect."""
+    found = operation.state == STATE.RECONCILED and operation.verdict == Operation.Verdict.OCCURRED
+    return STATE.SUCCEEDED if found else operation.state
 
 
 def _lost_events(run: Run, operations: Sequence[Operation]) -> int:
@@ -234,8 +265,12 @@ def _broken(row: Row, one: Crashed, wanted: int, operations: Mapping[UUID, Opera
         death.may_have_acted and operations[death.operation_id].state != STATE.UNCERTAIN for death in one.deaths
     )
     is_opaque = one.cell.adapter.is_opaque
+    must = one.cell.ends_as
+    others = sum(_end(operations[death.operation_id]) != must for death in one.deaths if death.killed)
     problems = {
         f"{row.kills} kills instead of {wanted}": row.kills not in (0, wanted),
+        f"{row.kills} kills at a point that such calls do not pass": row.kills > 0 and not one.cell.is_expected,
+        f"{others} did not end as {must}": others > 0,
         f"{row.repeated_effects} repeated effects": row.repeated_effects > 0,
         f"{row.lost_events} lost events": row.lost_events > 0,
         f"{row.lost_approvals} lost approvals": row.lost_approvals > 0,

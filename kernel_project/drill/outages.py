@@ -33,15 +33,14 @@ def f4(scene: Scene) -> Seen:
 
 def f5(scene: Scene) -> Seen:
     before = {run["id"] for run in scene.client.items("/runs")}
-    scene.stack.stop("temporal")
-    status, retry_after = scene.client.refusal("/runs", {"agent": "f5", "input": "f5"}, "f5-once")
-    yield (
-        f"a start without Temporal is answered {status}, try again after {retry_after} s",
-        (status == 503 and retry_after.isdigit()),
-    )
-    after = {run["id"] for run in scene.client.items("/runs")}
-    yield f"{len(after - before)} runs came of it", after == before
-    scene.stack.start("temporal")
+    with scene.without("temporal"):
+        status, retry_after = scene.client.refusal("/runs", {"agent": "f5", "input": "f5"}, "f5-once")
+        yield (
+            f"a start without Temporal is answered {status}, try again after {retry_after} s",
+            (status == 503 and retry_after.isdigit()),
+        )
+        after = {run["id"] for run in scene.client.items("/runs")}
+        yield f"{len(after - before)} runs came of it", after == before
     scene.fresh_worker()
     again = [scene.start("f5", key="f5-once") for _ in range(2)]
     yield f"Temporal back: the same request starts {len(set(again))} run, sent twice", len(set(again)) == 1
@@ -60,13 +59,12 @@ def _store_down(scene: Scene, name: str, tool: str) -> Seen:
     """PostgreSQL goes while the model thinks, so that it is away when the call would have to be written down."""
     run = scene.start(name)
     scene.client.until("the model call", lambda: "model.started" in scene.types(run), END_SECONDS_MAX)
-    scene.stack.stop("postgres")
-    pause(OUTAGE_SECONDS)
-    executed = scene.booked(name) + scene.booked(f"began-{name}")
-    yield f"with the store down the call was executed {executed} times", executed == 0
-    ready = scene.client.is_ready()
-    yield f"/readyz says {'ready' if ready else 'not ready'}", not ready
-    scene.stack.start("postgres")
+    with scene.without("postgres"):
+        pause(OUTAGE_SECONDS)
+        executed = scene.booked(name) + scene.booked(f"began-{name}")
+        yield f"with the store down the call was executed {executed} times", executed == 0
+        ready = scene.client.is_ready()
+        yield f"/readyz says {'ready' if ready else 'not ready'}", not ready
     yield f"the store back: the run {(ended := scene.end(run)['state'])}", ended == "completed"
     events = scene.events(run)
     sequences, types = [event["sequence"] for event in events], [event["type"] for event in events]
@@ -78,14 +76,13 @@ def _store_down(scene: Scene, name: str, tool: str) -> Seen:
 
 
 def f9(scene: Scene) -> Seen:
-    scene.stack.stop("temporality")
-    run = scene.start("f9")
-    ended, lag = scene.end(run), scene.client.get("/lag")
-    yield f"the event store down: the run {ended['state']}", ended["state"] == "completed"
-    yield f"lag shows {lag['pending']} events", lag["pending"] >= len(scene.events(run))
-    delivered = [event for event in scene.events(run) if event["delivered"]]
-    yield f"{len(delivered)} events are shown as delivered", not delivered
-    scene.stack.start("temporality")
+    with scene.without("temporality"):
+        run = scene.start("f9")
+        ended, lag = scene.end(run), scene.client.get("/lag")
+        yield f"the event store down: the run {ended['state']}", ended["state"] == "completed"
+        yield f"lag shows {lag['pending']} events", lag["pending"] >= len(scene.events(run))
+        delivered = [event for event in scene.events(run) if event["delivered"]]
+        yield f"{len(delivered)} events are shown as delivered", not delivered
     scene.client.until("the outbox to be empty", scene.no_lag, END_SECONDS_MAX)
     stored, told = scene.stored(run), scene.events(run)
     yield (

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from kernel_project.devstack.api_client import Json
+from kernel_project.devstack.layout import PROJECT_ROOT
+from kernel_project.drill import mcp_server
+from kernel_project.drill.ledger_process import ADDRESS_VARIABLE
 from kernel_project.drill.tools import MODULE
 
 DEADLINE_SECONDS = 3
@@ -27,6 +31,8 @@ AGENTS: dict[str, list[Json]] = {
     "f1-hopeless": [{"error": {"code": "overloaded", "retry_after": 0.05}}],
     "f2": [_call("pay_and_lose", f"f2-{CANARY}"), DONE],
     "f2-refused": [_call("pay_refused", "f2-refused"), DONE],
+    "f2-mcp-dies": [_call(f"{mcp_server.NAME}__pay_and_die", f"f2-mcp-{CANARY}"), DONE],
+    "f2-mcp-fails": [_call(f"{mcp_server.NAME}__pay_and_fail", "f2-mcp-fails"), DONE],
     "f3": [_command("count_slowly"), DONE],
     "f3-once": [_command("count_once"), DONE],
     "f3-cancel": [_command("tick"), DONE],
@@ -46,6 +52,7 @@ AGENTS: dict[str, list[Json]] = {
 }
 POLICIES: list[Json] = [
     {"name": "the drill's writes", "tool": "pay*", "answer": "allow"},
+    {"name": "the server's writes", "tool": f"{mcp_server.NAME}/*", "answer": "allow"},
     {"name": "commands", "tool": "count_once", "answer": "allow"},
     {"name": "ask first", "tool": "ask_first", "answer": "require"},
     {"name": "ask briefly", "tool": "ask_briefly", "answer": "require", "deadline_seconds": DEADLINE_SECONDS},
@@ -55,6 +62,19 @@ POLICIES: list[Json] = [
     },
 ]  # fmt: skip
 FUNCTIONS = ("look", "pay", "pay_and_lose", "pay_refused", "pay_probed", "ask_first", "ask_briefly", "ask_or_cancel")
+
+
+LATE = "f1-late"  # the agent whose provider is a real HTTP server that answers too late
+LATE_AFTER_SECONDS = 3  # the libraries behind a real provider are loaded in the first call
+LATE_ANSWERS = 2
+SERVER: Json = {
+    "name": mcp_server.NAME,
+    "transport": "stdio",
+    "command": sys.executable,
+    "args": ["-m", mcp_server.__name__],
+    "working_directory": str(PROJECT_ROOT),
+    "environment": {"PYTHONPATH": str(PROJECT_ROOT), ADDRESS_VARIABLE: {"from_env": ADDRESS_VARIABLE}},
+}
 
 
 def _sandbox(name: str, script: str, **declared: Any) -> Json:
@@ -77,12 +97,24 @@ COMMANDS: list[Json] = [
 ]  # fmt: skip
 
 
-def file() -> Json:
-    """What `load_agents` reads, without the project's name."""
-    tools = [{"kind": "python", "module": MODULE, "function": name} for name in FUNCTIONS]
-    names = [*FUNCTIONS, *(command["name"] for command in COMMANDS)]
+def file(provider_url: str) -> Json:
+    """What `load_agents` reads, without the project's name; at `provider_url` is a provider that is late at first."""
+    python = [{"kind": "python", "module": MODULE, "function": name} for name in FUNCTIONS]
+    remote = [{"kind": "mcp", "server": mcp_server.NAME, "tool": name} for name in mcp_server.TOOLS]
+    names = [
+        *FUNCTIONS,
+        *(command["name"] for command in COMMANDS),
+        *(f"{mcp_server.NAME}/{name}" for name in mcp_server.TOOLS),
+    ]
+    late = {
+        "name": LATE,
+        "model": "openai:drill",
+        "base_url": provider_url,
+        "model_timeout_seconds": LATE_AFTER_SECONDS,
+    }
     return {
-        "tools": [*tools, *COMMANDS],
+        "mcp_servers": [SERVER],
+        "tools": [*python, *remote, *COMMANDS],
         "policies": POLICIES,
-        "agents": [{"name": name, "model": f"scripted:{name}.yaml", "tools": names} for name in AGENTS],
+        "agents": [{"name": name, "model": f"scripted:{name}.yaml", "tools": names} for name in AGENTS] + [late],
     }

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-COLUMNS = ("adapter", "fault_point", "carried_by", "kills", "executions", "repeated_effects", "lost_events",
+COLUMNS = ("adapter", "fault_point", "carried_by", "verdict", "kills", "executions", "repeated_effects", "lost_events",
            "lost_approvals", "unaccounted", "uncertain")  # fmt: skip
+COLUMNS_OF_THE_CELL = 5  # they are known of a cell in which nothing was killed, too
 
 
 @dataclass
 class Row:
     """What one cell of the crash matrix came to. `broken` says in words what is not as it must be.
+
+    `expected`: calls of this kind pass the point. Such a cell in which nothing was killed has not held: `not_run` says
+    why.
 
     `carried_by` is `process` for a process forked for one call, `worker` for the real Temporal worker. Of a read
     `executions` counts, and a second one is no repeated effect. `uncertain` are calls that a person must look at, which
@@ -30,15 +34,20 @@ class Row:
     lost_approvals: int = 0
     seconds: float = 0.0
     carried_by: str = "process"
+    expected: bool = True
+    not_run: str = ""
     broken: list[str] = field(default_factory=list)
 
+    @property
+    def verdict(self) -> str:
+        if self.broken:
+            return "BROKEN"
+        if not self.kills:
+            return "not run" if self.expected else "not passed"
+        return "not run" if self.not_run else "held"
+
     def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
-def unpassed(rows: Sequence[Row]) -> list[str]:
-    """Fault points of these rows at which nothing was killed: no call passes them any more."""
-    return sorted({row.fault_point for row in rows} - {row.fault_point for row in rows if row.kills})
+        return {**vars(self), "verdict": self.verdict}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -46,5 +55,6 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "| " + " | ".join(name.replace("_", " ") for name in COLUMNS) + " |"
     yield "|" + "---|" * len(COLUMNS)
     for row in rows:
-        shown = [str(row.get(name, "")) if row["kills"] or index < 4 else "–" for index, name in enumerate(COLUMNS)]
+        known = len(COLUMNS) if row["kills"] else COLUMNS_OF_THE_CELL
+        shown = [str(row.get(name, "")) if index < known else "–" for index, name in enumerate(COLUMNS)]
         yield "| " + " | ".join(shown) + " |"

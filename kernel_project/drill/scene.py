@@ -1,17 +1,20 @@
-"""The stage of the drill: a stack of its own, a registered project, one client, and looks at what happened."""
+"""The stage of the drill: a stack, a registered project, one client, and looks at what happened."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from subprocess import CompletedProcess
+from typing import Any, Protocol
 
 import httpx2
 import yaml
 
 from kernel_project.devstack.api_client import Client, Json, NotAsPromised, printed_key
-from kernel_project.devstack.stack import Stack
+from kernel_project.devstack.layout import Layout
+from kernel_project.devstack.stack import ALL
 from kernel_project.drill.ledger_process import LedgerProcess
 
 PROJECT = "drill"
@@ -23,6 +26,23 @@ SCOPES = (
 )  # fmt: skip
 
 
+class Stage(Protocol):
+    """A stack whose parts can be taken away: one of our own, or one that `manage.py up` lets us control."""
+
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def services(self) -> Collection[str]: ...
+    def start(self, name: str) -> None: ...
+    def stop(self, name: str) -> None: ...
+    def kill(self, name: str) -> None: ...
+    def restart(self, name: str) -> None: ...
+    def alive(self, name: str) -> bool: ...
+    def set_variable(self, name: str, value: str | None) -> None: ...
+    def environment(self) -> dict[str, str]: ...
+    def manage(self, *words: str) -> CompletedProcess[str]: ...
+
+
 class Scene:
     """The running stack as the drill sees it: through the API, and the event store's own answers.
 
@@ -31,16 +51,24 @@ class Scene:
     """
 
     def __init__(
-        self, stack: Stack, folder: Path, ledger: LedgerProcess, file: Json, scripts: Mapping[str, Sequence[Json]]
+        self,
+        stack: Stage,
+        folder: Path,
+        ledger: LedgerProcess,
+        file: Json,
+        scripts: Mapping[str, Sequence[Json]],
+        project: str = PROJECT,
     ) -> None:
         self.stack = stack
         self.ledger = ledger
+        self.project = project
+        self._is_armed = False
         for name, turns in scripts.items():
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(list(turns)))
         path = folder / "project-file.yaml"
-        path.write_text(yaml.safe_dump({"project": PROJECT, **file}))
+        path.write_text(yaml.safe_dump({**file, "project": project}))
         self.manage("load_agents", str(path), "--by", "drill")
-        words = ["create_api_key", "--project", PROJECT, "--name", "drill", "--user", "admin"]
+        words = ["create_api_key", "--project", project, "--name", "drill", "--user", "admin"]
         key = printed_key(self.manage(*words, *(word for scope in SCOPES for word in ("--scope", scope))))
         self.client = Client(stack.layout.web_url, key)
 
@@ -67,16 +95,35 @@ class Scene:
 
     def armed_worker(self, faults: str) -> None:
         """A worker that breaks at a named point; `fresh_worker` replaces it."""
-        self.stack.extra_environment["KERNEL_FAULTS"] = faults
+        self._is_armed = True
+        self.stack.set_variable("KERNEL_FAULTS", faults)
         self.stack.restart("worker")
 
     def fresh_worker(self) -> None:
-        self.stack.extra_environment.pop("KERNEL_FAULTS", None)
+        self.stack.set_variable("KERNEL_FAULTS", None)
         self.stack.restart("worker")
+        self._is_armed = False
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """The time without a part of the stack; it runs again afterwards, whatever happened inside."""
+        self.stack.stop(name)
+        try:
+            yield
+        finally:
+            self.stack.start(name)
+
+    def mend(self) -> None:
+        """Bring back what is still missing or armed when a row has ended, however it ended."""
+        for name in ALL:
+            if name in self.stack.services and not self.stack.alive(name):
+                self.stack.start(name)
+        if self._is_armed:
+            self.fresh_worker()
 
     def worker_died_at(self) -> float:
         """Wait until the armed worker is dead; the monotonic time of that."""
-        self.client.until("the worker's death", lambda: not self.stack["worker"].alive(), END_SECONDS_MAX)
+        self.client.until("the worker's death", lambda: not self.stack.alive("worker"), END_SECONDS_MAX)
         return time.monotonic()
 
     # looking
@@ -111,7 +158,7 @@ class Scene:
 
     def stored(self, run_id: str) -> list[Json]:
         """The run's events as the event store has them."""
-        answer = self._store("GET", params={"project": PROJECT, "run": run_id, "limit": "500"})
+        answer = self._store("GET", params={"project": self.project, "run": run_id, "limit": "500"})
         events: list[Json] = answer.json()["events"]
         return events
 

@@ -20,6 +20,7 @@ from kernel_project.primitives.errors import Conflict, Invalid, NotFound
 from runs.boundary import artifacts, intents, journal, results
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.compensation_declared import Compensation
+from runs.boundary.declared import error_effect
 from runs.boundary.intents import Draft, Wanted
 from runs.boundary.placeholders import Missing, Values, filled
 from runs.contracts import AgentDefinition
@@ -75,8 +76,7 @@ def not_undoable(operation: Operation) -> str:
         return "its effect is not known: find that out first"
     if operation.state == STATE.SUCCEEDED or operation.verdict == VERDICT.OCCURRED:
         return ""
-    declared = operation.tool.configuration.get("error_effect") if operation.tool else None
-    if operation.state == STATE.TOOL_ERROR and declared == "occurred":
+    if operation.state == STATE.TOOL_ERROR and error_effect(operation) == "occurred":
         return ""
     return f"it is {operation.verdict or operation.state}: no effect of it is known"
 
@@ -189,8 +189,7 @@ def provably_nothing(call: Operation) -> bool:
     if call.state == STATE.RECONCILED:
         return call.verdict == VERDICT.NONE
     if call.state == STATE.TOOL_ERROR:
-        declared = call.tool.configuration.get("error_effect", "none") if call.tool else "none"
-        return declared == "none"
+        return error_effect(call) == "none"
     return call.state in (
         STATE.DENIED, STATE.REJECTED, STATE.EXPIRED, STATE.WITHDRAWN, STATE.BLOCKED, STATE.FAILED,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from kernel_project.primitives.canonical import NotCanonical, canonical_bytes, s
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.sql import rows
 from outbox import services as outbox
-from runs.boundary import artifacts, journal, twins, writing
+from runs.boundary import artifacts, declared, journal, twins, writing
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.binding import binding as binding
 from runs.boundary.binding import question, request
@@ -164,6 +164,7 @@ def _describe(operation: Operation, tool: Tool) -> None:
     operation.tool, operation.kind, operation.name = tool, tool.kind, tool.name
     operation.definition_digest = tool.definition_digest
     operation.effect = tool.effect
+    operation.declared = declared.promised(tool)
     operation.idempotent_for_seconds = tool.idempotent_for_seconds
     operation.probes = tool.probe is not None or (tool.kind == Kind.SANDBOX and drivers.chosen().leaves_evidence)
 

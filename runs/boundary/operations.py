@@ -21,7 +21,7 @@ from kernel_project.primitives.canonical import parse_json
 from kernel_project.primitives.sql import rows
 from outbox import services as outbox
 from outbox.contracts import NewEvent
-from runs.boundary import artifacts, faults, gate, journal, twins, workspaces, writing
+from runs.boundary import artifacts, declared, faults, gate, journal, twins, workspaces, writing
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent
 from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
 from runs.boundary.loading import operation_with_arguments
@@ -391,14 +391,12 @@ def error_effect(given: Dispatch, result: EffectResult) -> Effect:
     """What an error answer says about the effect of its call (docs/decisions/0003).
 
     A read has none, and of a write that we ended ourselves nobody knows. Else the server's word "error" counts as none,
-    unless the registry knows better of this tool.
+    unless the registry knew better of this tool when the call was made.
     """
     if given.configuration.get("effect") == "read":
         return "none"
-    declared = "uncertain" if result.cut_short else given.configuration.get("error_effect", "none")
-    if declared not in ("occurred", "uncertain"):
-        return "none"
-    return "occurred" if declared == "occurred" else "uncertain"
+    said = "uncertain" if result.cut_short else declared.error_effect(given.record)
+    return "occurred" if said == "occurred" else "uncertain" if said == "uncertain" else "none"
 
 
 def settle_failure(given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None) -> Settled:

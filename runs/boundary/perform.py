@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db.models import DateTimeField, Func
 
-from runs.boundary import faults, operations, outcomes
+from runs.boundary import declared, faults, operations, outcomes
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.effects import adapter
 from runs.boundary.gate import ATTEMPTS_MAX
@@ -19,7 +19,7 @@ from runs.boundary.mcp_sessions import close_sessions
 from runs.boundary.operations import STATE, Effect, Held, Settled, Step, Superseded, Unclear
 from runs.boundary.outcomes import Outcome
 from runs.boundary.threads import in_thread, to_the_end, uninterrupted
-from runs.models import Kind, Operation
+from runs.models import Operation
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ TIMEOUT_GRACE_SECONDS = 2.0  # an adapter's own time-out is better informed than
 STOP_SECONDS_MAX = 5.0  # that an adapter has for ending after it was told to; then it is left running, and watched
 LATE_WATCHED_MAX = 1_000  # calls left running whose late finish is taken up as evidence
 PROBE_TIMEOUT_SECONDS = 30.0
-ABSENT_AFTER_SECONDS = 60.0  # after its deadline, a call that a probe does not find will not happen any more
 AGAIN_PAUSES_SECONDS = (0.1, 0.5, 2.0)  # before the second, third and fourth attempt of a call that failed under way
 HELD_SECONDS_MAX = 20.0  # how long a call waits for a twin that is under way; then it is refused
 HELD_POLL_SECONDS = 0.25
@@ -229,17 +228,14 @@ class Facts:
 
     @property
     def is_replay_safe(self) -> bool:
-        """Whether it is a sandboxed command that may run again from its start, in a fresh sandbox (F3)."""
-        tool = self.operation.tool
-        return tool is not None and tool.kind == Kind.SANDBOX and tool.replay_safe
+        return declared.replay_safe(self.operation)
 
     @property
     def absent_counts(self) -> bool:
         """Whether "not found" may be believed: the attempt's deadline and the other side's lag are over."""
         assert self.operation.deadline_at is not None
-        tool = self.operation.tool
-        lag = float(tool.configuration.get("absent_after_seconds", ABSENT_AFTER_SECONDS)) if tool else 0.0
-        return self.at >= self.operation.deadline_at + timedelta(seconds=lag)
+        over = (self.at - self.operation.deadline_at).total_seconds()
+        return over >= declared.absent_after_seconds(self.operation)
 
 
 def _facts(operation_id: UUID) -> Facts:

@@ -6,7 +6,8 @@ SELECT o.run_id, o.first_dispatched_at, o.deadline_at, a.body, jsonb_build_objec
         'project_id', o.project_id, 'turn', o.turn, 'position', o.position, 'kind', o.kind, 'name', o.name,
         'definition_digest', o.definition_digest, 'arguments_digest', o.arguments_digest,
         'call_digest', o.call_digest, 'twin_id', o.twin_id, 'actor', o.actor, 'effect', o.effect,
-        'idempotent_for_seconds', o.idempotent_for_seconds, 'probes', o.probes, 'policy', o.policy,
+        'idempotent_for_seconds', o.idempotent_for_seconds, 'probes', o.probes, 'declared', o.declared,
+        'policy', o.policy,
         'policy_id', o.policy_id, 'policy_version', o.policy_version, 'policy_answer', o.policy_answer,
         'state', o.state, 'attempt', o.attempt, 'verdict', o.verdict,
         'reconciled_by', o.reconciled_by

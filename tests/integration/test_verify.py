@@ -18,6 +18,7 @@ from approvals.models import Approval
 from kernel_project import verify
 from outbox.contracts import Actor
 from runs.boundary import reconcile
+from runs.boundary.contracts import NotSent
 from tests.boundary_scene import committed, decider, make_scene, perform_now
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -59,6 +60,7 @@ BROKEN = {
         "UPDATE runs_run SET state = 'completed', ended_at = now() WHERE id = %(open_run)s"
     ),
     "repeat_was_allowed": "UPDATE runs_operation SET attempt = 2 WHERE id = %(done)s",
+    "doubt_is_kept": "UPDATE runs_operation SET attempt = 2, state = 'failed' WHERE id = %(uncertain)s",
     "policy_was_asked": "UPDATE runs_operation SET policy_answer = '' WHERE id = %(done)s",
     "effect_was_marked": "UPDATE runs_operation SET sending_at = NULL WHERE id = %(done)s",
     "intent_names_its_call": "UPDATE runs_operation SET arguments_digest = repeat('0', 64) WHERE id = %(done)s",
@@ -97,6 +99,21 @@ def healthy() -> dict[str, object]:
     services.decide(Approval.objects.get(operation_id=gated.id).id, gated.project.slug, decider(), "reject")
     waiting = make_scene("opaque", allow=False)
     return {"done": done.id, "uncertain": uncertain.id, "run": done.run.id, "open_run": waiting.run.id}
+
+
+def test_a_doubt_that_is_kept_or_was_cleared_breaks_no_rule(monkeypatch):
+    monkeypatch.setattr("runs.boundary.perform.AGAIN_PAUSES_SECONDS", (0.0,))
+
+    def unsent(_):
+        raise NotSent("no route")
+
+    kept, cleared = make_scene("keyed", ["effect", unsent]), make_scene("keyed", ["effect", unsent, unsent])
+    assert [perform_now(scene.id).state for scene in (kept, cleared)] == ["uncertain", "uncertain"]
+    ann = Actor(id="ann", type="human")
+    reconcile.resolve(cleared.id, project=cleared.project.slug, verdict="none", by=ann, note="looked")
+    assert perform_now(cleared.id).state == "failed"
+    with connection.cursor() as cursor:
+        assert verify.check(cursor, "doubt_is_kept", verify.journal_from()).examples == []
 
 
 def found(report: list[verify.Check]) -> set[str]:

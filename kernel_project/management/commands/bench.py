@@ -52,7 +52,9 @@ class Command(BaseCommand):
         self.stdout.write(f"on {json.dumps(machine())}")
         for figure in figures:
             measured = [f"{peer}: {value:.1f}" for peer, value in figure.beside.items()]
-            beside = "  ".join([*measured, *(f"{peer}: absent, {why}" for peer, why in figure.absent.items())])
+            beside = "  ".join(
+                [*measured, *(f"{peer}: absent, {why}" for peer, why in figure.absent.items()), figure.about]
+            )
             verdict = "ok" if figure.ok else "BELOW"
             self.stdout.write(
                 f"{figure.name:<32}{figure.value:>12.1f} {figure.unit:<10}{figure.bar:<12}{verdict:<7}{beside}"

@@ -1,4 +1,4 @@
-"""manage.py drill: break each row of the failure table on a stack of its own, and print what was observed."""
+"""manage.py drill: break each row of the failure table, on its own stack or a running one, and tell what was seen."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class Command(BaseCommand):
         matrix.add_argument("--worker-kills", type=int, default=1, help="the same, of the real worker; 0: none")
         matrix.add_argument("--point", action="append", default=[], help="only this fault point; may be repeated")
         matrix.add_argument("--adapter", action="append", default=[], help="only this kind; may be repeated")
-        matrix.add_argument(
-            "--running", action="store_true", help="on the database of the environment, which keeps the rows"
+        parser.add_argument(
+            "--running",
+            action="store_true",
+            help="break the stack that `manage.py up` runs, and give it back whole (the crash matrix: play on "
+            "the database of the environment, which keeps its rows)",
         )
 
     def handle(self, *, rows: list[str], crash_matrix: bool, **options: Any) -> None:
@@ -35,24 +38,30 @@ class Command(BaseCommand):
             self._rows(rows, **options)
 
     def _rows(self, names: list[str], **options: Any) -> None:
+        from kernel_project.devstack.api_client import NotAsPromised
+        from kernel_project.devstack.errors import DevstackError
         from kernel_project.drill import rows as table
 
         known = [row.name for row in table.ROWS]
         if unknown := sorted(set(names) - set(known)):
             raise CommandError(f"there is no row {unknown[0]!r}; there are {', '.join(known)}")
         report = []
-        for told in table.play([row for row in table.ROWS if not names or row.name in names]):
-            report.append(told)
-            if not options["json"]:
-                self._tell(told)
+        chosen = [row for row in table.ROWS if not names or row.name in names]
+        try:
+            for told in table.play(chosen, on_running=options["running"]):
+                report.append(told)
+                if not options["json"]:
+                    self._tell(told)
+        except (DevstackError, NotAsPromised) as error:
+            raise CommandError(f"there is no stage to play on: {error}") from None
         if options["json"]:
             self.stdout.write(json.dumps({"rows": [told.as_json() for told in report]}))
-        if broken := [told.row for told in report if not told.held]:
-            raise CommandError(f"broken: {', '.join(broken)}")
+        if wrong := [f"{told.row} {told.word.lower()}" for told in report if not told.held]:
+            raise CommandError(", ".join(wrong))
 
     def _tell(self, told: Any) -> None:
-        self.stdout.write(f"{told.row:<4}{'held' if told.held else 'BROKEN':<8}{told.asked} ({told.seconds} s)")
-        for line in told.seen:
+        self.stdout.write(f"{told.row:<4}{told.word:<8}{told.asked} ({told.seconds} s)")
+        for line in [told.not_run] if told.not_run else told.seen:
             self.stdout.write(f"            {line}")
         self.stdout.flush()
 

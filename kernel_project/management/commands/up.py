@@ -12,6 +12,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from kernel_project.devstack.control import Control
 from kernel_project.devstack.errors import DevstackError
 from kernel_project.devstack.layout import Layout
 from kernel_project.devstack.prepare import ADMIN_NAME
@@ -22,7 +23,7 @@ from kernel_project.environment import Environment
 
 URL_VARIABLES = ("DATABASE_URL", "TEMPORALITY_DATABASE_URL", "REDIS_URL", "TEMPORAL_ADDRESS", "TEMPORALITY_URL")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-MINDERS_JOIN_SECONDS_MAX = 60.0  # a minder may be inside a start, which gives up at once when told to
+THREADS_JOIN_SECONDS_MAX = 60.0  # a minder may be inside a start, which gives up at once when told to
 NAME_WIDTH = max(map(len, ALL))
 
 
@@ -68,9 +69,11 @@ class Command(BaseCommand):
             for line in summary(stack, time.monotonic() - began):
                 output.line("up", line)
             minders = mind(stack.services, stopping, output.line)
+            control = Control(stack, minders, stopping)
+            control.start()
             stopping.wait()
-            for minder in minders:
-                minder.join(MINDERS_JOIN_SECONDS_MAX)
+            for thread in (control, *minders):
+                thread.join(THREADS_JOIN_SECONDS_MAX)
         except DevstackError as error:
             if not stopping.is_set():
                 raise CommandError(str(error)) from None
