@@ -142,7 +142,10 @@ def _delivery() -> Iterable[Gauge]:
         "outbox_seen_recent_events": ("Events that the event store says it has" + among, recent.seen),
         "outbox_runs_with_gap": ("Runs of which the event store misses something" + among, recent.streams_with_gap),
         "outbox_runs_rewound": ("Runs of which the event store has more than we" + among, recent.streams_rewound),
-        "outbox_months_ahead": ("Months for which the journal has partitions.", partitions.months_ahead(now())),
+        "outbox_months_ahead": (
+            "Months for which the journal has partitions.",
+            partitions.months_ahead(partitions.database_now()),
+        ),
     }
     for name, (text, value) in told.items():
         yield Gauge(name, text, [("", value)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernel_project.primitives.clock import now
 from outbox import jobs, partitions
 from outbox.selectors import Lag, RecentDelivery, Snapshot
 
@@ -45,7 +44,7 @@ def _waits(lag: Lag) -> Iterator[str]:
 
 
 def _later(snapshot: Snapshot | None) -> Iterator[str]:
-    ahead = partitions.months_ahead(now())
+    ahead = partitions.months_ahead(partitions.database_now())
     if ahead < partitions.MONTHS_AHEAD - 1:
         yield f"the journal has partitions for {max(ahead, 0)} months ahead only: the job outbox.make_partitions fails"
     for job in jobs.all_jobs():

@@ -14,6 +14,8 @@ from kernel_project.primitives.errors import NotFound
 from kernel_project.primitives.sql import load
 from kernel_project.web.callers import Needs, caller_of
 from kernel_project.web.fields import WireTime
+from outbox.destination import RETRY_AFTER_MAX_SECONDS
+from outbox.place import CLOCK_MARGIN_SECONDS
 from outbox.selectors import (
     AUDITED_EVENTS_MAX,
     AUDITED_STREAMS_MAX,
@@ -91,6 +93,8 @@ def project_lag(project: str) -> ProjectLag:
         "recent_max": RECENT_STREAMS_MAX,
         "audited_max": AUDITED_STREAMS_MAX,
         "events_max": AUDITED_EVENTS_MAX,
+        "circuit_max_seconds": RETRY_AFTER_MAX_SECONDS,
+        "margin_seconds": CLOCK_MARGIN_SECONDS,
     }
     with connection.cursor() as cursor:
         cursor.execute(load(HERE, "project_lag"), {"project": project, "destination": current_destination(), **limits})

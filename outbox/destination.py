@@ -303,12 +303,13 @@ def _shown(text: str) -> str:
 
 
 def _retry_after(headers: httpx2.Headers) -> float | None:
-    """Retry-After in seconds, from either of its forms."""
+    """Retry-After in seconds, from either of its forms; a date by the clock of the answer, if that has a date, too."""
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), RETRY_AFTER_MAX_SECONDS)
     try:
-        moment = email.utils.parsedate_to_datetime(text)
-        return min(max((moment - now()).total_seconds(), 0.0), RETRY_AFTER_MAX_SECONDS)
+        written_at = email.utils.parsedate_to_datetime(date) if (date := headers.get("Date")) else now()
+        wait = (email.utils.parsedate_to_datetime(text) - written_at).total_seconds()
+        return min(max(wait, 0.0), RETRY_AFTER_MAX_SECONDS)
     except (ValueError, TypeError, OverflowError, IndexError):
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from django.db import connection
 
 from kernel_project.primitives.sql import load
+from outbox.place import CLOCK_MARGIN_SECONDS
 
 HERE = Path(__file__).parent
 JOBS_MAX = 100
@@ -30,8 +31,11 @@ class Job:
 
 def succeeded(name: str, interval_seconds: float) -> None:
     """Write down that a job did its work just now."""
+    parameters: dict[str, str | float] = {
+        "name": name, "interval_seconds": interval_seconds, "margin_seconds": CLOCK_MARGIN_SECONDS,
+    }  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(load(HERE, "job_succeeded"), {"name": name, "interval_seconds": interval_seconds})
+        cursor.execute(load(HERE, "job_succeeded"), parameters)
 
 
 def all_jobs() -> list[Job]:

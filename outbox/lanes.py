@@ -10,6 +10,8 @@ from uuid import UUID
 from outbox.destination import Outgoing, Receipt, Verdict, batch_bytes, fits
 from temporality.contracts import BATCH_EVENTS_MAX
 
+LEASE_SECONDS = 60.0  # of a stream
+HELD_MAX_SECONDS = 60.0  # until a stream whose event was held is tried again
 EVENTS_PER_STREAM = 200  # of one claim, so that a long backlog of one run does not keep the others waiting
 
 

@@ -64,6 +64,14 @@ def existing() -> list[Partition]:
     return found
 
 
+def database_now() -> datetime:
+    """By the database's clock: a host whose own is wrong must neither drop a month early nor make the wrong ones."""
+    with default_connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        found: datetime = cursor.fetchone()[0]
+    return found
+
+
 def months_ahead(today: datetime) -> int:
     """For how many months after this one partitions are there without a gap: with none, next month's runs fail."""
     names = {partition.name for partition in existing()}

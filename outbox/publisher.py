@@ -30,12 +30,11 @@ from outbox.destination import (
     Receipts,
     Sink,
 )  # fmt: skip
-from outbox.lanes import EVENTS_PER_STREAM, Lane, Outcome, batches, chains
+from outbox.lanes import EVENTS_PER_STREAM, HELD_MAX_SECONDS, LEASE_SECONDS, Lane, Outcome, batches, chains
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 
-LEASE_SECONDS = 60.0  # of a stream
 SEND_BUDGET_SECONDS = 35.0  # the longest request, until it is cut off for good, and the move of the cursor after it
 ABORT_SECONDS_MAX = SILENCE_SECONDS_MAX + 5.0  # until a request that was cut off notices it
 ROUND_SECONDS = 2.0  # after which no more requests begin, so that a slow store keeps no fresh event waiting for long
@@ -50,7 +49,6 @@ SWEEP_SECONDS = 1.0  # a look without the hint
 SWEEP_SHARE = 0.05  # of the time that looks without the hint may take, when dead index entries make them slow
 SWEEP_SECONDS_MAX = 10.0
 HELD_FIRST_SECONDS = 5.0  # until a stream whose event was held is tried again, doubling
-HELD_MAX_SECONDS = 60.0
 RECONNECT_SECONDS_MAX = 5.0  # between two tries when the database is away
 LATE_MAX = 1_000  # streams whose outcome waits for a writer; what is beyond is sent again
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,7 +12,9 @@ from django.conf import settings
 from django.db import connection
 
 from kernel_project.primitives.sql import load
-from outbox.destination import destination_name
+from outbox.destination import RETRY_AFTER_MAX_SECONDS, destination_name
+from outbox.lanes import HELD_MAX_SECONDS, LEASE_SECONDS
+from outbox.place import CLOCK_MARGIN_SECONDS
 
 HERE = Path(__file__).parent
 STREAMS_BEHIND_MAX = 50_000  # streams that one look adds up, about 50 ms; beyond it the numbers are minima
@@ -113,6 +115,10 @@ def lag() -> Lag:
         parked_max=PARKED_MAX,
         unowned_seconds=UNOWNED_SECONDS,
         destination=current_destination(),
+        lease_seconds=LEASE_SECONDS,
+        held_max_seconds=HELD_MAX_SECONDS,
+        circuit_max_seconds=RETRY_AFTER_MAX_SECONDS,
+        margin_seconds=CLOCK_MARGIN_SECONDS,
     )
     assert row is not None, "an aggregate always has its row"
     return Lag(**row)

@@ -6,7 +6,6 @@ from celery import shared_task
 from django.conf import settings
 from django.db import connection, transaction
 
-from kernel_project.primitives.clock import now
 from outbox import partitions, retention, seen
 from outbox.destination import EventStore
 from outbox.publisher import Publisher
@@ -36,11 +35,11 @@ def look_over_there() -> int:
 def make_partitions() -> list[str]:
     """Make the journal's partitions ahead of time."""
     with transaction.atomic():
-        return partitions.ensure_ahead(connection, now())
+        return partitions.ensure_ahead(connection, partitions.database_now())
 
 
 @shared_task(name="outbox.drop_old_months", ignore_result=True)
 def drop_old_months() -> list[str]:
     """Drop the months of the journal whose retention is over; tells which."""
-    looked = retention.drop_old(now(), settings.OUTBOX_KEEP_MONTHS)
+    looked = retention.drop_old(partitions.database_now(), settings.OUTBOX_KEEP_MONTHS)
     return [month.partition for month in looked if month.dropped]

@@ -1,4 +1,4 @@
 -- The streams that wait longest, for a person to look at.
 SELECT run_id, project, head, published, seen, head - published AS pending,
-    extract(epoch FROM clock_timestamp() - ready_at)::float AS oldest_age_seconds, attempts, last_error
+    greatest(extract(epoch FROM clock_timestamp() - ready_at)::float, 0) AS oldest_age_seconds, attempts, last_error
 FROM outbox_stream WHERE ready_at IS NOT NULL ORDER BY ready_at LIMIT %(streams)s

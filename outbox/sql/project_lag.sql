@@ -30,7 +30,7 @@ WITH behind AS MATERIALIZED (
 SELECT
     (SELECT coalesce(sum(head - published), 0)::bigint FROM own) AS pending,
     (SELECT count(*) FROM own) AS runs_behind,
-    (SELECT extract(epoch FROM clock_timestamp() - min(ready_at))::float FROM own) AS oldest_age_seconds,
+    (SELECT max(greatest(extract(epoch FROM clock_timestamp() - ready_at)::float, 0)) FROM own) AS oldest_age_seconds,
     (SELECT count(*) FROM parked WHERE project = %(project)s) AS parked,
     (SELECT coalesce(sum(missing), 0)::bigint FROM owed) AS unaccounted,
     (SELECT count(*) FROM latest) AS runs_asked,
@@ -38,8 +38,10 @@ SELECT
     (SELECT coalesce(sum(seen - refused_of_seen), 0)::bigint FROM latest) AS seen,
     (SELECT count(*) FROM latest WHERE seen < published) AS runs_with_gap,
     (SELECT count(*) FROM behind) >= %(streams_max)s OR (SELECT count(*) FROM parked) >= %(parked_max)s AS is_minimum,
-    (SELECT extract(epoch FROM clock_timestamp() - max(beat_at))::float FROM outbox_publisherheartbeat)
-        AS publisher_age_seconds,
+    (SELECT min(greatest(extract(epoch FROM clock_timestamp() - beat_at)::float, 0)) FROM outbox_publisherheartbeat
+        WHERE beat_at <= clock_timestamp() + make_interval(secs => %(margin_seconds)s)) AS publisher_age_seconds,
     coalesce((SELECT failures FROM outbox_destination WHERE name = %(destination)s), 0) AS destination_failures,
     (SELECT extract(epoch FROM open_until - clock_timestamp())::float FROM outbox_destination
-        WHERE name = %(destination)s AND open_until > clock_timestamp()) AS circuit_open_seconds
+        WHERE name = %(destination)s AND open_until > clock_timestamp()
+          AND open_until <= clock_timestamp() + make_interval(secs => %(circuit_max_seconds)s + %(margin_seconds)s)
+    ) AS circuit_open_seconds

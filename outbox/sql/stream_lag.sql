@@ -8,6 +8,7 @@ SELECT s.project, s.head, s.published, s.seen, s.seen_at,
         SELECT FROM outbox_parkedevent p
         WHERE p.run_id = s.run_id AND p.state <> 'replayed' AND p.sequence <= s.published LIMIT %(parked_max)s
     ) refused) AS acknowledged,
-    extract(epoch FROM clock_timestamp() - s.ready_at)::float AS oldest_age_seconds,
+    CASE WHEN s.ready_at IS NOT NULL
+        THEN greatest(extract(epoch FROM clock_timestamp() - s.ready_at)::float, 0) END AS oldest_age_seconds,
     s.attempts, s.last_error
 FROM outbox_stream s WHERE s.run_id = %(run_id)s
