@@ -79,6 +79,25 @@ class AgentVersion(models.Model):
         return f"{self.agent} v{self.version}"
 
 
+class ModelPrice(models.Model):
+    """What a model costs, for a million tokens each. All prices of a project are in one currency, of its choice."""
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT)
+    model = models.CharField(max_length=200, help_text="As agents name it, such as openai:NAME.")
+    input = models.DecimalField(max_digits=14, decimal_places=6)
+    output = models.DecimalField(max_digits=14, decimal_places=6)
+    cached_input = models.DecimalField(
+        max_digits=14, decimal_places=6, null=True, blank=True, help_text="Empty: as much as other input."
+    )
+    changed_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "model"], name="model_price")]
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.input} in, {self.output} out"
+
+
 class McpServer(models.Model):
     """An MCP server that tools may live on; secrets in its configuration are references, never values."""
 
@@ -346,6 +365,12 @@ class Operation(models.Model):
     error_class = models.CharField(max_length=60, blank=True, default="")
     error_message = models.TextField(blank=True, default="")
     usage = models.JSONField(default=dict, help_text="Tokens and finish reason of a model call.")
+    tokens_charged = models.BigIntegerField(
+        default=0, db_default=0, help_text="What counts against the run's limit: used, or reserved where nobody knows."
+    )
+    tokens_reserved = models.BigIntegerField(default=0, db_default=0, help_text="Of them, for the current attempt.")
+    cost_charged = models.DecimalField(max_digits=24, decimal_places=9, default=0, db_default=0)
+    cost_reserved = models.DecimalField(max_digits=24, decimal_places=9, default=0, db_default=0)
     verdict = models.CharField(max_length=10, choices=Verdict.choices, blank=True, default="")
     reconciled_by = models.CharField(max_length=200, blank=True, default="")
     reconciled_at = models.DateTimeField(null=True)

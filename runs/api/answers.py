@@ -23,7 +23,7 @@ from runs.api.contracts import (
 from runs.boundary import compensation
 from runs.boundary.artifacts import ref
 from runs.models import AgentVersion, Operation, Run, Tool
-from runs.selectors import Told
+from runs.selectors import Told, charged
 
 COPIED_OF_RUN = (
     "id", "state", "waiting_for", "turn", "failure_code", "failure_message", "workspace", "started_by", "created_at",
@@ -74,7 +74,9 @@ def run_item(run: Run) -> RunItem:
 
 
 def run_detail(run: Run, result: str | None, cut: bool) -> RunDetail:
-    return RunDetail.model_validate(_run(run) | {"result": result, "result_cut": cut})
+    tokens, cost = charged(run.id)
+    spent = {"tokens_charged": tokens, "cost_charged": f"{cost.normalize():f}"}
+    return RunDetail.model_validate(_run(run) | {"result": result, "result_cut": cut} | spent)
 
 
 def event_page(told: Told, after: int) -> EventPage:

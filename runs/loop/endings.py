@@ -17,13 +17,14 @@ from runs import signals
 from runs.boundary import artifacts, journal
 from runs.boundary.reconcile import tell
 from runs.loop.contracts import FinishInput
-from runs.loop.turns import run_event
+from runs.loop.turns import limit_event, run_event
 from runs.models import News, Operation, Run
 
 STATE = Operation.State
 REASON_CHARS_MAX = 1_000
 IN_FLIGHT_STATES = (STATE.DISPATCHED,)
 UNSENT_STATES = (STATE.PROPOSED, STATE.AWAITING_APPROVAL)
+LIMIT_PREFIX = "limit_"
 GONE = "gone"  # what a workflow ends in whose run was never told of: its start was refused and forgotten
 
 
@@ -54,12 +55,21 @@ def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> R
     return run
 
 
-def _withdraw_unsent(run: Run) -> None:
+def close_calls(run_id: UUID) -> None:
+    """The run's time is over: what has not left does not leave any more, and nobody is asked about it."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(id=run_id)
+        if run.state == Run.State.RUNNING:
+            approvals.withdraw(run.id, "the run's time is over")
+            _withdraw_unsent(run, "the run's time is over.")
+
+
+def _withdraw_unsent(run: Run, message: str = "") -> None:
     """Calls that were allowed, by policy or by a person, but did not leave yet."""
     unsent = Operation.objects.filter(run=run, state__in=UNSENT_STATES, position__gte=1)
     for operation in unsent.select_for_update(no_key=True).order_by("turn", "position"):
         moved = Operation.objects.filter(id=operation.id, state=operation.state).update(
-            state=STATE.WITHDRAWN, error_class="withdrawn", settled_at=Now()
+            state=STATE.WITHDRAWN, error_class="withdrawn", error_message=message, settled_at=Now()
         )
         assert moved == 1, "the row lock is held"
         operation.state, operation.error_class = STATE.WITHDRAWN, "withdrawn"
@@ -104,7 +114,9 @@ def finish(asked: FinishInput) -> str:
             data |= {"requested_by": run.cancel_requested_by, "reason": run.cancel_reason}
         if result:
             data["result_ref"] = artifacts.ref(result)
-        outbox.append([run_event(run, f"run.{state.value}", data)])
+        reached = asked.code.removeprefix(LIMIT_PREFIX) if asked.code.startswith(LIMIT_PREFIX) else ""
+        limit = [limit_event(run, reached)] if reached else []  # told before, unless even the last call did not fit
+        outbox.append([*limit, run_event(run, f"run.{state.value}", data)])
     return state.value
 
 

@@ -24,7 +24,7 @@ TEXTS = {
     "blocked": "Not executed: {message}",
     "rejected": "Not executed: a person rejected this call. Their words, as data: {message}",
     "expired": "Not executed: nobody decided on this call before its deadline.",
-    "withdrawn": "Not executed: the run was cancelled.",
+    "withdrawn": "Not executed: {message}",
     "failed": "The call failed and had no effect ({error_class}): {message}",
     "uncertain": (
         "The outcome of this call is UNKNOWN: it was sent, and it may or may not have had its effect. Do not repeat "
@@ -38,9 +38,11 @@ TEXTS = {
 }
 
 
+WITHDRAWN = "the run was cancelled."
+
 COLUMNS = (
     "run_id", "turn", "position", "kind", "state", "attempt", "verdict", "note", "usage", "arguments_digest",
-    "result_digest", "error_class", "error_message", "edited_by",
+    "result_digest", "error_class", "error_message", "edited_by", "tokens_charged", "cost_charged",
 )  # fmt: skip
 
 
@@ -132,7 +134,7 @@ def result_text(operation: Operation, body: bytes) -> tuple[str, bool]:
         record = unpack(body)
         where = f"\n[the whole result is kept as {record['full']}]" if record.get("full") else ""
         return record["text"] + where, bool(record["is_error"])
-    message = operation.error_message or operation.note
+    message = operation.error_message or operation.note or (WITHDRAWN if state == "withdrawn" else "")
     return TEXTS["uncertain" if state == "dispatched" else state].format(
         message=message, error_class=operation.error_class
     ), True
