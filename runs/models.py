@@ -207,6 +207,12 @@ class Run(models.Model):
     turn = models.PositiveIntegerField(default=0, help_text="The turn that was last begun.")
     wake_since = models.DateTimeField(null=True, help_text="News that its workflow has not looked at in time.")
     compensates_id = models.UUIDField(null=True, help_text="The operation whose effect this run is to undo.")
+    resumes = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How often it was to go on after it failed."
+    )
+    resuming_since = models.DateTimeField(null=True, help_text="A resume that Temporal has not acknowledged.")
+    resumed_by = models.CharField(max_length=200, blank=True, default="", db_default="")
+    resumed_by_type = models.CharField(max_length=10, blank=True, default="", db_default="")
 
     class Meta:
         constraints = [
@@ -227,13 +233,19 @@ class Run(models.Model):
             models.Index(fields=["wake_since"], name="run_wake", condition=Q(wake_since__isnull=False)),
             # read by the page of an operation, and before another compensation of it is begun
             models.Index(fields=["compensates_id"], name="run_compensates", condition=Q(compensates_id__isnull=False)),
+            # read by the sweep of resumes that nobody confirmed
+            models.Index(fields=["resuming_since"], name="run_resuming", condition=Q(resuming_since__isnull=False)),
             models.Index(
                 fields=["state", "created_at"],
                 name="run_live",
                 condition=Q(state__in=("starting", "running", "cancelling")),
             ),
         ]
-        permissions = [("start_run", "Can start runs"), ("cancel_run", "Can cancel runs")]
+        permissions = [
+            ("start_run", "Can start runs"),
+            ("cancel_run", "Can cancel runs"),
+            ("resume_run", "Can let failed runs go on"),
+        ]
 
     def __str__(self) -> str:
         return str(self.id)

@@ -154,7 +154,7 @@ def _family(
 
 
 RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
-    **_family("run", Outcome, "started", "completed", "failed", "cancelled"),
+    **_family("run", Outcome, "started", "completed", "failed", "cancelled", "resumed"),
     **_family("turn", Outcome, "started", "completed"),
     **_family("model", ModelCall, "started", "completed", "failed"),
     **_family("tool", ToolCall, "started", "completed", "blocked", failed=ToolFailed),

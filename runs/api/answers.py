@@ -27,7 +27,7 @@ from runs.selectors import Told, charged
 
 COPIED_OF_RUN = (
     "id", "state", "waiting_for", "turn", "failure_code", "failure_message", "workspace", "started_by", "created_at",
-    "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "cancel_reason",
+    "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "cancel_reason", "resumes",
 )  # fmt: skip
 COPIED_OF_OPERATION = (
     "id", "run_id", "turn", "position", "kind", "name", "effect", "state", "attempt", "actor", "policy",

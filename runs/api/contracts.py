@@ -143,6 +143,7 @@ class RunItem(Answer):
     cancel_requested_at: WireTime | None
     cancel_requested_by: str
     cancel_reason: str
+    resumes: int = Field(description="How often it went on after it had failed.")
 
 
 class RunDetail(RunItem):

@@ -28,7 +28,7 @@ from runs.api.contracts import (
     RunStarted,
     StartRun,
 )
-from runs.loop import endings, starts
+from runs.loop import endings, resumes, starts
 from runs.loop.starts import KEY_CHARS_MAX, StartRequest
 
 router = Router(tags=["runs"])
@@ -114,6 +114,14 @@ def cancel_run(request: HttpRequest, run_id: UUID, asked: CancelRun = CancelRun(
     """Ask a run to stop. What is in flight is brought to its end first; an effect that happened is not undone."""
     caller = caller_of(request)
     endings.request_cancel(run_id, caller.project, actor_of(caller), asked.reason)
+    return Status(202, answers.run_item(selectors.run(caller.project, run_id)))
+
+
+@router.post("/runs/{run_id}/resume", auth=Needs("runs:resume"), response={202: RunItem})
+def resume_run(request: HttpRequest, run_id: UUID) -> Status[RunItem]:
+    """Let a failed run go on with the same operations; nothing that succeeded or is unclear is done again."""
+    caller = caller_of(request)
+    resumes.resume(run_id, caller.project, actor_of(caller))
     return Status(202, answers.run_item(selectors.run(caller.project, run_id)))
 
 

@@ -63,12 +63,16 @@ class Ticket(Message):
 
 
 class RunInput(Message):
-    """What an execution starts with; `tickets` are the open calls of a turn that the last execution left waiting."""
+    """What an execution starts with; `tickets` are the calls of a turn that the last execution left.
+
+    `resumption` counts how often the run has failed and goes on.
+    """
 
     version: int = 1
     plan: Plan
     state: LoopState = LoopState()
     tickets: tuple[Ticket, ...] = ()
+    resumption: int = 0
 
 
 class ThinkInput(Message):
@@ -119,7 +123,10 @@ class Seen(Message):
 
 
 class FinishInput(Message):
+    """The end of a run. One that comes late, after the run was resumed, is not the end any more."""
+
     run_id: UUID
+    resumption: int = 0
     outcome: Outcome
     code: str = ""
     message: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -90,14 +91,14 @@ def finish(asked: FinishInput) -> str:
         run = Run.objects.select_for_update(no_key=True).filter(id=asked.run_id).first()
         if run is None:
             return GONE
-        if run.state in Run.ENDED:
+        if run.state in Run.ENDED or run.resumes != asked.resumption:
             return run.state
         cancelled = run.cancel_requested_at is not None or asked.outcome == "cancelled"
         state = Run.State.CANCELLED if cancelled else Run.State(asked.outcome)
         cancelled_at = run.cancel_requested_at or (Now() if cancelled else None)
         result = _last_answer(run)
         approvals.withdraw(run.id, "the run ended")
-        _withdraw_unsent(run)
+        _withdraw_unsent(run, "" if cancelled else "the run had failed before this call was sent.")
         News.objects.filter(run_id=run.id).delete()
         Run.objects.filter(id=run.id).update(
             state=state,
@@ -116,7 +117,8 @@ def finish(asked: FinishInput) -> str:
             data["result_ref"] = artifacts.ref(result)
         reached = asked.code.removeprefix(LIMIT_PREFIX) if asked.code.startswith(LIMIT_PREFIX) else ""
         limit = [limit_event(run, reached)] if reached else []  # told before, unless even the last call did not fit
-        outbox.append([*limit, run_event(run, f"run.{state.value}", data)])
+        end = run_event(run, f"run.{state.value}", data)
+        outbox.append([*limit, replace(end, attempt=run.resumes + 1)])
     return state.value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +19,7 @@ from approvals import selectors as approvals
 from kernel_project.primitives import ids, sql
 from kernel_project.primitives.canonical import canonical_json, parse_json, sha256_hex
 from outbox import services as outbox
-from outbox.contracts import NewEvent
+from outbox.contracts import Actor, NewEvent
 from runs.boundary import artifacts, compensation, intents, operations, workspaces
 from runs.boundary.contracts import NOTHING, Dispatch
 from runs.boundary.intents import Wanted
@@ -55,6 +55,8 @@ class Question:
 def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | Thought:
     """Commit the intent of a model call. A redelivery finds what is there and answers with it."""
     run = _run_and_price(asked.run_id)
+    if run is not None and run.resuming_since is not None and confirm_resume(run.id, run.resumes):
+        run = _run_and_price(asked.run_id)  # we are the proof that Temporal has it
     if run is None or run.cancel_requested_at is not None or run.state in Run.ENDED:
         return Thought(kind="stopped")  # no row: a start that nobody was told of, and that was forgotten meanwhile
     if asked.turn == 1:
@@ -200,6 +202,27 @@ def begin_run(run: Run) -> None:
     going = starting.filter(cancel_requested_at__isnull=True).update(state=Run.State.RUNNING, started_at=Now())
     if going or starting.update(state=Run.State.CANCELLING, started_at=Now()):
         outbox.append([_started(run)])
+
+
+def confirm_resume(run_id: UUID, resumption: int) -> bool:
+    """Temporal has the run once more: it is running again, with its event. The workflow may have said so first.
+
+    False if it was given up meanwhile.
+    """
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).filter(id=run_id, resumes=resumption).first()
+        if run is None:
+            return False
+        claimed = Run.objects.filter(id=run_id, state=Run.State.FAILED, resuming_since__isnull=False)
+        if claimed.update(
+            state=Run.State.RUNNING, resuming_since=None, ended_at=None, failure_code="", failure_message="",
+            result_digest="", waiting_for="",
+        ):  # fmt: skip
+            data = {"status": "running", "reason": run.failure_code}
+            by = Actor(id=run.resumed_by, type=run.resumed_by_type)  # type: ignore[arg-type]
+            outbox.append([replace(run_event(run, "run.resumed", data), attempt=resumption, actor=by)])
+            return True
+        return run.state != Run.State.FAILED
 
 
 def _started(run: Run) -> NewEvent:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from temporalio import workflow
@@ -53,6 +53,7 @@ class AgentRun:
     def __init__(self) -> None:
         self._wakes = 0
         self._heard = 0  # the wakes that the last look answers
+        self._resumption = 0
 
     @workflow.signal
     def wake(self) -> None:
@@ -60,6 +61,7 @@ class AgentRun:
 
     @workflow.run
     async def run(self, given: RunInput) -> str:
+        self._resumption = given.resumption
         try:
             ended = await self._loop(given)
         except ActivityError as error:
@@ -67,6 +69,10 @@ class AgentRun:
         except asyncio.CancelledError:
             ended = agent_loop.Finish("cancelled")
         return await _to_the_end(self._finish(given.plan, ended))
+
+    def _continue(self, plan: Plan, state: LoopState, tickets: tuple[Ticket, ...] = ()) -> NoReturn:
+        given = RunInput(plan=plan, state=state, tickets=tickets, resumption=self._resumption)
+        workflow.continue_as_new(given)
 
     async def _loop(self, given: RunInput) -> agent_loop.Finish:
         plan, state, step = self._first_step(given)
@@ -86,7 +92,7 @@ class AgentRun:
                         return agent_loop.Finish("cancelled")
                     state, step = agent_loop.after_acts(plan, state, tickets, late=_is_late(plan))
                     if isinstance(step, agent_loop.Think) and _history_is_long():
-                        workflow.continue_as_new(RunInput(plan=plan, state=agent_loop.rewind(state)))
+                        self._continue(plan, agent_loop.rewind(state))
 
     def _first_step(self, given: RunInput) -> tuple[Plan, LoopState, agent_loop.Step]:
         if not given.tickets:
@@ -157,7 +163,7 @@ class AgentRun:
             for operation_id in [i for i, task in performing.items() if task.done()]:
                 known[operation_id] = performing.pop(operation_id).result()
             if not performing and _history_is_long():
-                workflow.continue_as_new(RunInput(plan=plan, state=state, tickets=tuple(known.values())))
+                self._continue(plan, state, tuple(known.values()))
         return [known[ticket.operation_id] for ticket in tickets]
 
     async def _news(
@@ -216,7 +222,13 @@ class AgentRun:
 
         A run that came to its own end has none in flight, so its end is a database step like any other.
         """
-        asked = FinishInput(run_id=plan.run_id, outcome=ended.outcome, code=ended.code, message=ended.message)
+        asked = FinishInput(
+            run_id=plan.run_id,
+            resumption=self._resumption,
+            outcome=ended.outcome,
+            code=ended.code,
+            message=ended.message,
+        )
         if ended.outcome != "cancelled" and ended.code != BROKEN:
             written: str = await workflow.execute_local_activity(
                 "finish", asked, result_type=str, start_to_close_timeout=LOCAL_TIMEOUT, retry_policy=STORE_RETRY
