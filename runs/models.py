@@ -210,6 +210,7 @@ class Run(models.Model):
     resumes = models.PositiveIntegerField(
         default=0, db_default=0, help_text="How often it was to go on after it failed."
     )
+    messages = models.PositiveIntegerField(default=0, db_default=0, help_text="Said to it since its start.")
     resuming_since = models.DateTimeField(null=True, help_text="A resume that Temporal has not acknowledged.")
     resumed_by = models.CharField(max_length=200, blank=True, default="", db_default="")
     resumed_by_type = models.CharField(max_length=10, blank=True, default="", db_default="")
@@ -245,10 +246,34 @@ class Run(models.Model):
             ("start_run", "Can start runs"),
             ("cancel_run", "Can cancel runs"),
             ("resume_run", "Can let failed runs go on"),
+            ("message_run", "Can say something to running runs"),
         ]
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+class RunMessage(models.Model):
+    """Something said to a run that is under way; `turn` is the one whose model call reads it first."""
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, db_index=False)
+    number = models.PositiveIntegerField(help_text="1, 2, … in the run.")
+    digest = models.CharField(max_length=64, help_text="Artifact with the text.")
+    sent_by = models.CharField(max_length=200)
+    key_hash = models.CharField(max_length=64, blank=True, default="")
+    turn = models.PositiveIntegerField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["run", "number"], name="run_message_number"),
+            models.UniqueConstraint(
+                fields=["run", "sent_by", "key_hash"], condition=~Q(key_hash=""), name="run_message_key"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"message {self.number} to {self.run_id}"
 
 
 class News(models.Model):

@@ -17,7 +17,7 @@ from kernel_project.primitives.errors import Invalid, NotFound
 from outbox.models import Event, ParkedEvent, Stream
 from runs.boundary import artifacts
 from runs.boundary.results import shorten
-from runs.models import AgentVersion, Operation, Run, Tool
+from runs.models import AgentVersion, Operation, Run, RunMessage, Tool
 
 BODY_SHOWN_BYTES_MAX = 256 * 1024  # larger bodies are shown by reference only
 
@@ -131,6 +131,11 @@ def operations_of(run_id: UUID, after: tuple[int, int] | None = None) -> QuerySe
         turn, position = after
         found = found.filter(Q(turn__gt=turn) | Q(turn=turn, position__gt=position))
     return found.order_by("turn", "position")
+
+
+def messages_of(run_id: UUID, after: int = 0) -> QuerySet[RunMessage]:
+    """What was said to a run, in order; `after` is the number of the last message seen."""
+    return RunMessage.objects.filter(run_id=run_id, number__gt=after).order_by("number")
 
 
 def operation(project: str, operation_id: UUID) -> Operation:

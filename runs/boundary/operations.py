@@ -95,12 +95,13 @@ def open_model_call(
     heartbeat: Callable[..., None],
     *before: NewEvent,
     reserved: Charge = NOTHING,
+    heard: int = 0,
 ) -> Dispatch | None:
     """Take the run's next turn and let its model call go, whose row is not written yet: all in one statement.
 
-    `before` is told before the call; `reserved` is what it is charged until its answer says what it used. None: the run
-    was asked to stop. Raises IntegrityError when another delivery has written the call. Calls of
-    tools go through `dispatch`, which asks policy and approvals.
+    `before` is told before the call; `reserved` is what it is charged until its answer says what it used; messages up
+    to the number `heard` are in its question. None: the run was asked to stop. Raises IntegrityError when another
+    delivery has written the call. Calls of tools go through `dispatch`, which asks policy and approvals.
     """
     assert operation.kind == Kind.MODEL
     assert operation.policy_answer == "allow"
@@ -117,6 +118,7 @@ def open_model_call(
             "timeout_seconds": timeout_seconds(operation),
             "tokens": reserved.tokens,
             "cost": reserved.cost,
+            "heard": heard,
             "events": outbox.given(events),
         },
         columns=writing.columns(),

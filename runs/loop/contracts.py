@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from runs.contracts import Limits, OnUncertain
 
 WORKFLOW = "AgentRun"
+UNHEARD = "unheard"  # what `finish` answers when the model must read a message before the run can end
 Outcome = Literal["completed", "failed", "cancelled"]
 
 

@@ -17,7 +17,8 @@ from outbox.contracts import Actor
 from runs import signals
 from runs.boundary import artifacts, journal
 from runs.boundary.reconcile import tell
-from runs.loop.contracts import FinishInput
+from runs.loop import transcripts
+from runs.loop.contracts import UNHEARD, FinishInput
 from runs.loop.turns import limit_event, run_event
 from runs.models import News, Operation, Run
 
@@ -85,7 +86,8 @@ def in_flight(run_id: UUID) -> list[UUID]:
 def finish(asked: FinishInput) -> str:
     """Write the end of a run, once; returns the state it ended in. A repeat changes nothing.
 
-    A run that was asked to stop ends as cancelled, whatever it came to; what is still unclear is counted and named.
+    UNHEARD: somebody said something that the model has not read, so this is not the end, and nothing is written. A run
+    that was asked to stop ends as cancelled, whatever it came to; what is still unclear is counted and named.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).filter(id=asked.run_id).first()
@@ -93,6 +95,8 @@ def finish(asked: FinishInput) -> str:
             return GONE
         if run.state in Run.ENDED or run.resumes != asked.resumption:
             return run.state
+        if asked.outcome == "completed" and run.cancel_requested_at is None and transcripts.unseen(run):
+            return UNHEARD
         cancelled = run.cancel_requested_at is not None or asked.outcome == "cancelled"
         state = Run.State.CANCELLED if cancelled else Run.State(asked.outcome)
         cancelled_at = run.cancel_requested_at or (Now() if cancelled else None)

@@ -32,6 +32,7 @@ from runs.contracts import Limits
 from runs.loop import budget, transcripts
 from runs.loop.budget import Allowance, Price
 from runs.loop.contracts import ThinkInput, Thought, Ticket
+from runs.loop.transcripts import Heard
 from runs.models import Kind, ModelPrice, News, Operation, Run, Tool
 
 HERE = Path(__file__).parent.parent  # the app: its SQL is there
@@ -71,7 +72,8 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
         return told
     before = [row for row in rows if row.turn < asked.turn]
     tools = intents.usable_tools(run)
-    request, price = _request(run, asked, before, tools), price_of(run)
+    heard = transcripts.heard(run, asked.turn, begun=begun)
+    request, price = _request(run, asked, before, tools, heard), price_of(run)
     limits = Limits.model_validate(run.agent_version.definition["limits"])
     allowed = budget.allowance(request, limits, price, budget.spent(rows), last=bool(asked.limit))
     if not isinstance(allowed, Allowance):
@@ -79,7 +81,10 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
     if begun:
         step = _go_on(asked, heartbeat, allowed)
     else:
-        step = _begin_turn(run, asked, before, heartbeat, allowed) or Thought(kind="stopped")
+        try:
+            step = _begin_turn(run, asked, before, heartbeat, allowed, heard) or Thought(kind="stopped")
+        except IntegrityError:  # another delivery of this turn was faster by a moment, with messages of its own
+            return open_turn(asked, heartbeat)
     if not isinstance(step, Dispatch):
         return step
     own = {"request_id": step.idempotency_key, "attempt": step.attempt, "max_output_tokens": allowed.output_tokens}
@@ -172,21 +177,25 @@ def _give_up(asked: ThinkInput, step: Unclear) -> Thought:
 
 
 def _begin_turn(
-    run: Run, asked: ThinkInput, before: Sequence[Operation], heartbeat: Callable[..., None], allowed: Allowance
-) -> Dispatch | Thought | None:
+    run: Run,
+    asked: ThinkInput,
+    before: Sequence[Operation],
+    heartbeat: Callable[..., None],
+    allowed: Allowance,
+    heard: Heard,
+) -> Dispatch | None:
     """Write that the turn began and let its model call go; None if the run was asked to stop.
 
     The first turn proves that Temporal has the run: from here it is running. The run's row is locked first, here and
     everywhere (run, approval, operation, stream): a cancel that comes now waits.
     """
-    described = artifacts.stage_json(_description(run, asked, before))
+    described = artifacts.stage_json(_description(run, asked, before, heard))
     operation = _model_operation(run, asked, described)
     begun = [_started(run)] if run.state == Run.State.STARTING else []
-    try:
-        events = [*begun, *_turn_events(run, asked)]
-        return operations.open_model_call(operation, described, heartbeat, *events, reserved=allowed.charge)
-    except IntegrityError:  # another delivery of this turn was faster by a moment
-        return _told_before(asked) or _go_on(asked, heartbeat, allowed)
+    events = [*begun, *_turn_events(run, asked)]
+    return operations.open_model_call(
+        operation, described, heartbeat, *events, reserved=allowed.charge, heard=heard.last
+    )
 
 
 def _take_turn(run_id: UUID, turn: int) -> bool:
@@ -266,10 +275,11 @@ def _model_operation(run: Run, asked: ThinkInput, described: artifacts.Staged) -
     )
 
 
-def _description(run: Run, asked: ThinkInput, before: Sequence[Operation]) -> dict[str, Any]:
+def _description(run: Run, asked: ThinkInput, before: Sequence[Operation], heard: Heard) -> dict[str, Any]:
     """What the model is asked, as a chain of hashes: the last turn's operations stand for all before them."""
     last = [row for row in before if row.turn == asked.turn - 1]
-    return {
+    said = heard.by_turn.get(asked.turn, ())
+    return ({"messages": list(said)} if said else {}) | {
         "agent": run.agent_version.digest,
         "input": run.input_digest,
         "previous": [[row.arguments_digest, row.state, row.result_digest] for row in last],
@@ -298,7 +308,9 @@ def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
     )  # fmt: skip
 
 
-def _request(run: Run, asked: ThinkInput, before: Sequence[Operation], tools: Sequence[Tool]) -> ModelRequest:
+def _request(
+    run: Run, asked: ThinkInput, before: Sequence[Operation], tools: Sequence[Tool], heard: Heard
+) -> ModelRequest:
     """What the model is to be asked; the attempt's own number is put in when it is let go."""
     definition = run.agent_version.definition
     key = definition["api_key_env"]
@@ -307,7 +319,7 @@ def _request(run: Run, asked: ThinkInput, before: Sequence[Operation], tools: Se
         base_url=definition["base_url"],
         api_key_ref=ApiKeyReference(from_env=key) if key else None,
         instructions=definition["instructions"],
-        messages=tuple(transcripts.told(run, before, asked.limit)),
+        messages=tuple(transcripts.told(run, before, asked.limit, heard)),
         tools=tuple(
             ToolDefinition(name=tool.exposed_name, description=tool.description, input_schema=tool.input_schema)
             for tool in (tools if asked.tools else ())

@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from runs.loop import agent_loop
     from runs.loop.contracts import (
+        UNHEARD,
         WORKFLOW,
         FinishInput,
         LookInput,
@@ -54,6 +55,7 @@ class AgentRun:
         self._wakes = 0
         self._heard = 0  # the wakes that the last look answers
         self._resumption = 0
+        self._state = LoopState()  # at the end of the loop
 
     @workflow.signal
     def wake(self) -> None:
@@ -62,13 +64,19 @@ class AgentRun:
     @workflow.run
     async def run(self, given: RunInput) -> str:
         self._resumption = given.resumption
-        try:
-            ended = await self._loop(given)
-        except ActivityError as error:
-            ended = agent_loop.Finish("cancelled") if is_cancelled_exception(error) else _broken(error)
-        except asyncio.CancelledError:
-            ended = agent_loop.Finish("cancelled")
-        return await _to_the_end(self._finish(given.plan, ended))
+        while True:
+            try:
+                ended = await self._loop(given)
+            except ActivityError as error:
+                ended = agent_loop.Finish("cancelled") if is_cancelled_exception(error) else _broken(error)
+            except asyncio.CancelledError:
+                ended = agent_loop.Finish("cancelled")
+            written = await _to_the_end(self._finish(given.plan, ended))
+            if written != UNHEARD:
+                return written
+            if _history_is_long():
+                self._continue(given.plan, self._state)
+            given = given.model_copy(update={"state": self._state, "tickets": ()})
 
     def _continue(self, plan: Plan, state: LoopState, tickets: tuple[Ticket, ...] = ()) -> NoReturn:
         given = RunInput(plan=plan, state=state, tickets=tickets, resumption=self._resumption)
@@ -79,6 +87,7 @@ class AgentRun:
         while True:
             match step:
                 case agent_loop.Finish():
+                    self._state = state
                     return step
                 case agent_loop.Think():
                     if not await _paused(plan, step.delay_seconds):
