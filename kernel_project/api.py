@@ -23,6 +23,8 @@ PERMISSIONS: dict[ScopeName, str] = {
     "runs:start": "runs.start_run",
     "runs:read": "runs.view_run",
     "runs:cancel": "runs.cancel_run",
+    "runs:resume": "runs.resume_run",
+    "runs:message": "runs.message_run",
     "approvals:read": "approvals.view_approval",
     "approvals:decide": "approvals.decide_approval",
     "approvals:break_glass": "approvals.break_glass_approval",

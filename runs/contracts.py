@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 OnUncertain = Literal["wait", "continue", "fail"]
 
 
 class Limits(BaseModel):
-    """What a run may use up; checked before the next call, kept through restarts."""
+    """What a run may use up; checked before the next call, kept through restarts.
+
+    Those that are not set are left out when written: older versions of the kernel refuse names that they do not know.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,6 +22,13 @@ class Limits(BaseModel):
     tool_calls_max: int = Field(default=200, ge=0, le=100_000)
     calls_per_turn_max: int = Field(default=32, ge=1, le=256)
     same_failure_max: int = Field(default=3, ge=1, le=100)
+    tokens_max: int | None = Field(default=None, ge=1, le=10**12)
+    cost_max: Decimal | None = Field(default=None, gt=0, max_digits=14, decimal_places=6)
+    wall_seconds_max: int | None = Field(default=None, ge=1, le=366 * 24 * 3600)
+
+    @model_serializer(mode="wrap")
+    def _written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in plain(self).items() if value is not None}
 
 
 class AgentDefinition(BaseModel):

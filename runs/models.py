@@ -79,6 +79,25 @@ class AgentVersion(models.Model):
         return f"{self.agent} v{self.version}"
 
 
+class ModelPrice(models.Model):
+    """What a model costs, for a million tokens each. All prices of a project are in one currency, of its choice."""
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT)
+    model = models.CharField(max_length=200, help_text="As agents name it, such as openai:NAME.")
+    input = models.DecimalField(max_digits=14, decimal_places=6)
+    output = models.DecimalField(max_digits=14, decimal_places=6)
+    cached_input = models.DecimalField(
+        max_digits=14, decimal_places=6, null=True, blank=True, help_text="Empty: as much as other input."
+    )
+    changed_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "model"], name="model_price")]
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.input} in, {self.output} out"
+
+
 class McpServer(models.Model):
     """An MCP server that tools may live on; secrets in its configuration are references, never values."""
 
@@ -188,6 +207,13 @@ class Run(models.Model):
     turn = models.PositiveIntegerField(default=0, help_text="The turn that was last begun.")
     wake_since = models.DateTimeField(null=True, help_text="News that its workflow has not looked at in time.")
     compensates_id = models.UUIDField(null=True, help_text="The operation whose effect this run is to undo.")
+    resumes = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How often it was to go on after it failed."
+    )
+    messages = models.PositiveIntegerField(default=0, db_default=0, help_text="Said to it since its start.")
+    resuming_since = models.DateTimeField(null=True, help_text="A resume that Temporal has not acknowledged.")
+    resumed_by = models.CharField(max_length=200, blank=True, default="", db_default="")
+    resumed_by_type = models.CharField(max_length=10, blank=True, default="", db_default="")
 
     class Meta:
         constraints = [
@@ -208,16 +234,46 @@ class Run(models.Model):
             models.Index(fields=["wake_since"], name="run_wake", condition=Q(wake_since__isnull=False)),
             # read by the page of an operation, and before another compensation of it is begun
             models.Index(fields=["compensates_id"], name="run_compensates", condition=Q(compensates_id__isnull=False)),
+            # read by the sweep of resumes that nobody confirmed
+            models.Index(fields=["resuming_since"], name="run_resuming", condition=Q(resuming_since__isnull=False)),
             models.Index(
                 fields=["state", "created_at"],
                 name="run_live",
                 condition=Q(state__in=("starting", "running", "cancelling")),
             ),
         ]
-        permissions = [("start_run", "Can start runs"), ("cancel_run", "Can cancel runs")]
+        permissions = [
+            ("start_run", "Can start runs"),
+            ("cancel_run", "Can cancel runs"),
+            ("resume_run", "Can let failed runs go on"),
+            ("message_run", "Can say something to running runs"),
+        ]
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+class RunMessage(models.Model):
+    """Something said to a run that is under way; `turn` is the one whose model call reads it first."""
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, db_index=False)
+    number = models.PositiveIntegerField(help_text="1, 2, … in the run.")
+    digest = models.CharField(max_length=64, help_text="Artifact with the text.")
+    sent_by = models.CharField(max_length=200)
+    key_hash = models.CharField(max_length=64, blank=True, default="")
+    turn = models.PositiveIntegerField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["run", "number"], name="run_message_number"),
+            models.UniqueConstraint(
+                fields=["run", "sent_by", "key_hash"], condition=~Q(key_hash=""), name="run_message_key"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"message {self.number} to {self.run_id}"
 
 
 class News(models.Model):
@@ -349,6 +405,12 @@ class Operation(models.Model):
     error_class = models.CharField(max_length=60, blank=True, default="")
     error_message = models.TextField(blank=True, default="")
     usage = models.JSONField(default=dict, help_text="Tokens and finish reason of a model call.")
+    tokens_charged = models.BigIntegerField(
+        default=0, db_default=0, help_text="What counts against the run's limit: used, or reserved where nobody knows."
+    )
+    tokens_reserved = models.BigIntegerField(default=0, db_default=0, help_text="Of them, for the current attempt.")
+    cost_charged = models.DecimalField(max_digits=24, decimal_places=9, default=0, db_default=0)
+    cost_reserved = models.DecimalField(max_digits=24, decimal_places=9, default=0, db_default=0)
     verdict = models.CharField(max_length=10, choices=Verdict.choices, blank=True, default="")
     reconciled_by = models.CharField(max_length=200, blank=True, default="")
     reconciled_at = models.DateTimeField(null=True)

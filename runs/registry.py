@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from django.db import transaction
 from django.db.models import Max
+from django.db.models.functions import Now
 from pydantic import ValidationError
 
 from approvals import policy
@@ -26,12 +27,13 @@ from runs.boundary.mcp_tools import ListedTool, definition_digest, list_tools
 from runs.boundary.models import port
 from runs.boundary.tool_names import exposed_name
 from runs.contracts import AgentDefinition
-from runs.models import Agent, AgentVersion, McpServer, Project, Tool
+from runs.models import Agent, AgentVersion, McpServer, ModelPrice, Project, Tool
 from runs.registry_contracts import (
     AgentFile,
     HttpToolFile,
     McpToolFile,
     PolicyFile,
+    PriceFile,
     ProjectFile,
     PythonToolFile,
     SandboxToolFile,
@@ -97,6 +99,8 @@ def register(file: ProjectFile, by: str, listing_workspace: str = "") -> Report:
         _check_compensations(project)
         for rule in file.policies:
             _save_policy(project, rule, by, report)
+        for price in file.prices:
+            _save_price(project, price, report)
         for agent in file.agents:
             _save_agent(project, agent, by, report)
     return report
@@ -250,6 +254,14 @@ def _save_policy(project: Project, rule: PolicyFile, by: str, report: Report) ->
     report.done.append(f"policy {saved} {'added' if created else 'kept'}")
 
 
+def _save_price(project: Project, price: PriceFile, report: Report) -> None:
+    amounts = {"input": price.input, "output": price.output, "cached_input": price.cached_input}
+    saved, created = ModelPrice.objects.update_or_create(
+        project=project, model=price.model, defaults={**amounts, "changed_at": Now()}
+    )
+    report.done.append(f"price of {saved.model} {'added' if created else 'kept'}")
+
+
 def _save_agent(project: Project, agent: AgentFile, by: str, report: Report) -> None:
     definition = AgentDefinition.model_validate(agent.model_dump(exclude={"name"}))
     version, created = save_version(project, agent.name, definition, by)
@@ -259,9 +271,10 @@ def _save_agent(project: Project, agent: AgentFile, by: str, report: Report) -> 
 def save_version(project: Project, name: str, definition: AgentDefinition, by: str) -> tuple[AgentVersion, bool]:
     """The agent's newest version with this definition: the last one if it is the same, else a new one.
 
-    Raises Invalid for a model that cannot be or a tool that the project does not have.
+    Raises Invalid for a model that cannot be, a tool that the project does not have, or limits that cannot be held.
     """
     port.check_model(definition.model, definition.base_url)
+    _check_limits(project, name, definition)
     known = set(Tool.objects.filter(project=project, name__in=definition.tools).values_list("name", flat=True))
     if missing := sorted(set(definition.tools) - known):
         raise Invalid(f"the agent {name!r} names tools that the project does not have: {', '.join(missing)}")
@@ -276,3 +289,26 @@ def save_version(project: Project, name: str, definition: AgentDefinition, by: s
         agent=agent, version=number, definition=definition.canonical(), digest=digest, created_by=by
     )
     return made, True
+
+
+def _check_limits(project: Project, name: str, definition: AgentDefinition) -> None:
+    """A limit that every call would break, or that nobody could judge, is refused before a run meets it."""
+    limits = definition.limits
+    if limits.tokens_max is not None and limits.tokens_max <= definition.max_output_tokens:
+        raise Invalid(
+            f"the agent {name!r} may use {limits.tokens_max} tokens in all and {definition.max_output_tokens} in one "
+            f"answer: raise limits.tokens_max or lower max_output_tokens"
+        )
+    if limits.cost_max is None:
+        return
+    price = ModelPrice.objects.filter(project=project, model=definition.model).first()
+    if price is None:
+        raise Invalid(
+            f"the agent {name!r} has limits.cost_max, and the project knows no price of {definition.model}: add it "
+            f"under `prices`"
+        )
+    if limits.cost_max <= price.output * definition.max_output_tokens / 1_000_000:
+        raise Invalid(
+            f"the agent {name!r} may cost {limits.cost_max} in all, and one answer of {definition.max_output_tokens} "
+            f"tokens may cost as much: raise limits.cost_max or lower max_output_tokens"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -93,6 +94,18 @@ class PolicyFile(Strict):
     break_glass: bool = False
 
 
+Amount = Annotated[Decimal, Field(ge=0, max_digits=14, decimal_places=6)]
+
+
+class PriceFile(Strict):
+    """What a model costs for a million tokens each; see docs/agents.md."""
+
+    model: str = Field(min_length=3, max_length=200, pattern=r"^[a-z_]+:.+$")
+    input: Amount
+    output: Amount
+    cached_input: Amount | None = None
+
+
 class AgentFile(AgentDefinition):
     """An agent with its name; the rest is its definition."""
 
@@ -106,4 +119,5 @@ class ProjectFile(Strict):
     mcp_servers: tuple[McpServerConfig, ...] = ()
     tools: tuple[ToolFile, ...] = ()
     policies: tuple[PolicyFile, ...] = ()
+    prices: tuple[PriceFile, ...] = ()
     agents: tuple[AgentFile, ...] = ()

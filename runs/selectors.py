@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Sum
 from django.db.models.fields.json import KeyTextTransform
 
 from kernel_project.primitives.canonical import parse_json
@@ -16,7 +17,7 @@ from kernel_project.primitives.errors import Invalid, NotFound
 from outbox.models import Event, ParkedEvent, Stream
 from runs.boundary import artifacts
 from runs.boundary.results import shorten
-from runs.models import AgentVersion, Operation, Run, Tool
+from runs.models import AgentVersion, Operation, Run, RunMessage, Tool
 
 BODY_SHOWN_BYTES_MAX = 256 * 1024  # larger bodies are shown by reference only
 
@@ -67,6 +68,13 @@ def last_answer(found: Run) -> tuple[str | None, bool]:
     answer = _read_json(found.id, found.result_digest)
     text = answer.get("text") if isinstance(answer, dict) else None
     return shorten(text.encode()) if isinstance(text, str) else (None, False)
+
+
+def charged(run_id: UUID) -> tuple[int, Decimal]:
+    """The tokens and the cost that count against a run's limits."""
+    calls = Operation.objects.filter(run_id=run_id, position=0)
+    found = calls.aggregate(tokens=Sum("tokens_charged"), cost=Sum("cost_charged"))
+    return found["tokens"] or 0, found["cost"] or Decimal(0)
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,11 @@ def operations_of(run_id: UUID, after: tuple[int, int] | None = None) -> QuerySe
         turn, position = after
         found = found.filter(Q(turn__gt=turn) | Q(turn=turn, position__gt=position))
     return found.order_by("turn", "position")
+
+
+def messages_of(run_id: UUID, after: int = 0) -> QuerySet[RunMessage]:
+    """What was said to a run, in order; `after` is the number of the last message seen."""
+    return RunMessage.objects.filter(run_id=run_id, number__gt=after).order_by("number")
 
 
 def operation(project: str, operation_id: UUID) -> Operation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from runs.boundary import reconcile, sandbox_upkeep
-from runs.loop import starts, sweeps, waiting, wakes
+from runs.loop import resumes, starts, sweeps, waiting, wakes
 
 
 @shared_task(name="runs.probe_uncertain", ignore_result=True)
@@ -16,8 +16,8 @@ def probe_uncertain() -> int:
 
 @shared_task(name="runs.settle_unclear_starts", ignore_result=True)
 def settle_unclear_starts() -> int:
-    """Ask Temporal about starts that nobody confirmed."""
-    return starts.settle_unclear_starts()
+    """Ask Temporal about starts and resumes that nobody confirmed."""
+    return starts.settle_unclear_starts() + resumes.settle_unclear_resumes()
 
 
 @shared_task(name="runs.wake_overdue", ignore_result=True)

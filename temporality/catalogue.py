@@ -119,6 +119,13 @@ class RefusedEvent(Outcome):
     note: str | None = None
 
 
+class Message(RuntimeData):
+    """Something said to a run that is under way; the text is an artifact."""
+
+    number: int | None = Field(default=None, ge=1)
+    message_ref: str | None = None
+
+
 class Knowledge(_Data):
     """A statement about one knowledge item of the project."""
 
@@ -172,7 +179,7 @@ def _family(
 
 
 RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
-    **_family("run", Outcome, "started", "completed", "failed", "cancelled"),
+    **_family("run", Outcome, "started", "completed", "failed", "cancelled", "resumed", message=Message),
     **_family("turn", Outcome, "started", "completed"),
     **_family("model", ModelCall, "started", "completed", "failed"),
     **_family("tool", ToolCall, "started", "completed", "blocked", failed=ToolFailed),

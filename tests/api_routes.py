@@ -10,6 +10,8 @@ from kernel_project.api import api
 BODIES = {
     "/runs": {"agent": "nobody", "input": "go"},
     "/runs/{run_id}/cancel": {"reason": "no"},
+    "/runs/{run_id}/resume": None,
+    "/runs/{run_id}/messages": {"text": "and the drafts?"},
     "/operations/{operation_id}/reconcile": {"verdict": "none", "note": "looked"},
     "/operations/{operation_id}/probe": {},
     "/operations/{operation_id}/compensate": {"note": "wrong customer"},

@@ -12,7 +12,7 @@ from kernel_project.primitives.errors import Forbidden
 from kernel_project.web import rate_limit
 
 ScopeName = Literal[
-    "runs:start", "runs:read", "runs:cancel", "approvals:read", "approvals:decide",
+    "runs:start", "runs:read", "runs:cancel", "runs:resume", "runs:message", "approvals:read", "approvals:decide",
     "approvals:break_glass", "operations:read",
     "operations:reconcile", "operations:compensate", "artifacts:read", "lag:read",
 ]  # fmt: skip

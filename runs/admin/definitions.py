@@ -26,7 +26,7 @@ from kernel_project.primitives.errors import Invalid
 from kernel_project.visible_text import shown
 from runs import keys, registry
 from runs.contracts import AgentDefinition
-from runs.models import Agent, AgentVersion, ApiKey, IdempotencyKey, McpServer, Project, Tool
+from runs.models import Agent, AgentVersion, ApiKey, IdempotencyKey, McpServer, ModelPrice, Project, Tool
 
 NEW_VERSION = "runs.add_agentversion"
 DEFINITION_BYTES_MAX = 256 * 1024
@@ -188,6 +188,15 @@ class SwitchAdmin(FactAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [str(name) for name in self.get_fields(request, obj) if name != "enabled"]
+
+
+@admin.register(ModelPrice)
+class ModelPriceAdmin(FactAdmin):
+    """What models cost, as the project's file says."""
+
+    list_display = ["model", "project", "input", "output", "cached_input", "changed_at"]
+    list_select_related = ["project"]
+    ordering = ["project", "model"]
 
 
 @admin.register(McpServer)

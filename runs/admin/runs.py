@@ -35,10 +35,11 @@ from kernel_project.admin import (
 from kernel_project.primitives.ids import workflow_id
 from outbox.contracts import Actor
 from runs import dashboard_selectors as reads
-from runs.loop import endings
+from runs.loop import endings, resumes
 from runs.models import Run
 
 CANCEL = "runs.cancel_run"
+RESUME = "runs.resume_run"
 READ_BODIES = "runs.view_artifact"
 REFRESH_SECONDS = 2
 SCRIPTED = "scripted:"
@@ -65,16 +66,20 @@ class RunAdmin(FactAdmin):
     ordering = ["-id"]
     exact_ids = ["id"]
     search_help_text = "A whole run id"
-    actions = ["cancel_selected"]
+    actions = ["cancel_selected", "resume_selected"]
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(CANCEL)
+
+    def has_resume_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(RESUME)
 
     def get_urls(self) -> list[URLPattern]:
         guarded = self.admin_site.admin_view
         return [
             path("<uuid:run_id>/live/", guarded(self.live), name="runs_run_live"),
             path("<uuid:run_id>/cancel/", guarded(self.cancel), name="runs_run_cancel"),
+            path("<uuid:run_id>/resume/", guarded(self.resume), name="runs_run_resume"),
             *super().get_urls(),
         ]
 
@@ -112,6 +117,11 @@ class RunAdmin(FactAdmin):
         for run in few_enough(request, queryset):
             report(request, run, partial(_cancel, request, run, "cancelled from the list of runs"))
 
+    @admin.action(description="Resume", permissions=["resume"])
+    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
+        for run in few_enough(request, queryset):
+            report(request, run, partial(_resume, request, run))
+
     @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -141,6 +151,21 @@ class RunAdmin(FactAdmin):
         demand(request, CANCEL, run, "cancelling")
         report(request, run, partial(_cancel, request, run, request.POST.get("reason", "").strip()))
         return HttpResponseRedirect(reverse("admin:runs_run_change", args=[run.id]))
+
+    @method_decorator(require_POST)
+    def resume(self, request: HttpRequest, run_id: UUID) -> HttpResponse:
+        """Let one failed run go on."""
+        run = _get(run_id)
+        demand(request, RESUME, run, "resuming")
+        report(request, run, partial(_resume, request, run))
+        return HttpResponseRedirect(reverse("admin:runs_run_change", args=[run.id]))
+
+
+def _resume(request: HttpRequest, run: Run) -> str:
+    assert isinstance(request.user, User)
+    by = Actor(id=request.user.get_username(), type="human")
+    resumed = resumes.resume(run.id, run.project_id, by)
+    return f"run {resumed.id} goes on: nothing that succeeded or is uncertain is done again"
 
 
 def _cancel(request: HttpRequest, run: Run, reason: str) -> str:
@@ -179,6 +204,7 @@ def _page(request: HttpRequest, run: Run) -> dict[str, Any]:
         "is_live": run.state in Run.LIVE,
         "took": (run.ended_at - run.created_at).total_seconds() if run.ended_at else None,
         "paged": bool(before or after is not None),
+        "may_resume": request.user.has_perm(RESUME) and run.state == Run.State.FAILED,
         "may_cancel": request.user.has_perm(CANCEL) and run.state in Run.LIVE and run.cancel_requested_at is None,
         "temporal_url": _temporal_url(run.id),
         "event_store_url": _event_store_url(request, run),

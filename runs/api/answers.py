@@ -13,6 +13,8 @@ from runs.api.contracts import (
     CompensationItem,
     EventItem,
     EventPage,
+    MessageItem,
+    MessageSaid,
     OperationDetail,
     OperationItem,
     RunDetail,
@@ -22,12 +24,12 @@ from runs.api.contracts import (
 )
 from runs.boundary import compensation
 from runs.boundary.artifacts import ref
-from runs.models import AgentVersion, Operation, Run, Tool
-from runs.selectors import Told
+from runs.models import AgentVersion, Operation, Run, RunMessage, Tool
+from runs.selectors import Told, charged
 
 COPIED_OF_RUN = (
     "id", "state", "waiting_for", "turn", "failure_code", "failure_message", "workspace", "started_by", "created_at",
-    "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "cancel_reason",
+    "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "cancel_reason", "resumes",
 )  # fmt: skip
 COPIED_OF_OPERATION = (
     "id", "run_id", "turn", "position", "kind", "name", "effect", "state", "attempt", "actor", "policy",
@@ -74,7 +76,22 @@ def run_item(run: Run) -> RunItem:
 
 
 def run_detail(run: Run, result: str | None, cut: bool) -> RunDetail:
-    return RunDetail.model_validate(_run(run) | {"result": result, "result_cut": cut})
+    tokens, cost = charged(run.id)
+    spent = {"tokens_charged": tokens, "cost_charged": f"{cost.normalize():f}"}
+    return RunDetail.model_validate(_run(run) | {"result": result, "result_cut": cut} | spent)
+
+
+def _message(message: RunMessage) -> dict[str, Any]:
+    names = ("run_id", "number", "sent_by", "created_at")
+    return _copied(message, names) | {"message_ref": ref(message.digest)}
+
+
+def message_said(message: RunMessage) -> MessageSaid:
+    return MessageSaid.model_validate(_message(message))
+
+
+def message_item(message: RunMessage) -> MessageItem:
+    return MessageItem.model_validate(_message(message) | {"turn": message.turn})
 
 
 def event_page(told: Told, after: int) -> EventPage:

@@ -21,6 +21,7 @@ INPUT_CHARS_MAX = 512 * 1024  # in bytes it is the same limit, see loop.starts
 VERSION_MAX = 2**31 - 1
 REASON_CHARS_MAX = 1_000
 NOTE_CHARS_MAX = 2_000
+MESSAGE_CHARS_MAX = 64 * 1024  # in bytes it is the same limit, see loop.messages
 RESULT_CHARS_MAX = 64 * 1024
 EVIDENCE_CHARS_MAX = 64 * 1024
 EVENTS_DEFAULT = 50
@@ -55,6 +56,12 @@ class CancelRun(Request):
     """Ask a run to stop."""
 
     reason: Text = Field(default="", max_length=REASON_CHARS_MAX)
+
+
+class SayToRun(Request):
+    """Something that the model is to read in its next turn."""
+
+    text: Text = Field(min_length=1, max_length=MESSAGE_CHARS_MAX, examples=["Leave out the drafts."])
 
 
 class Reconcile(Request):
@@ -143,6 +150,7 @@ class RunItem(Answer):
     cancel_requested_at: WireTime | None
     cancel_requested_by: str
     cancel_reason: str
+    resumes: int = Field(description="How often it went on after it had failed.")
 
 
 class RunDetail(RunItem):
@@ -150,6 +158,24 @@ class RunDetail(RunItem):
 
     result: str | None = Field(description="The last answer's text; null while there is none.")
     result_cut: bool = Field(description="The middle of `result` was left out; `result_ref` has it all.")
+    tokens_charged: int = Field(description="Used by its model calls, or reserved where nobody knows.")
+    cost_charged: str = Field(description="What they cost by the project's prices; 0 where it has none.")
+
+
+class MessageSaid(Answer):
+    """A message as it was taken: the same however often the request is repeated."""
+
+    run_id: UUID
+    number: int = Field(description="1, 2, … in the run: the order in which the model reads them.")
+    message_ref: str
+    sent_by: str
+    created_at: WireTime
+
+
+class MessageItem(MessageSaid):
+    """A message, and which turn of the model read it first."""
+
+    turn: int | None = Field(description="Null: not read yet.")
 
 
 class EventItem(Answer):

@@ -21,14 +21,17 @@ from runs.api.contracts import (
     CancelRun,
     EventPage,
     EventQuery,
+    MessageItem,
+    MessageSaid,
     OperationItem,
     RunDetail,
     RunItem,
     RunQuery,
     RunStarted,
+    SayToRun,
     StartRun,
 )
-from runs.loop import endings, starts
+from runs.loop import endings, messages, resumes, starts
 from runs.loop.starts import KEY_CHARS_MAX, StartRequest
 
 router = Router(tags=["runs"])
@@ -115,6 +118,35 @@ def cancel_run(request: HttpRequest, run_id: UUID, asked: CancelRun = CancelRun(
     caller = caller_of(request)
     endings.request_cancel(run_id, caller.project, actor_of(caller), asked.reason)
     return Status(202, answers.run_item(selectors.run(caller.project, run_id)))
+
+
+@router.post("/runs/{run_id}/resume", auth=Needs("runs:resume"), response={202: RunItem})
+def resume_run(request: HttpRequest, run_id: UUID) -> Status[RunItem]:
+    """Let a failed run go on with the same operations; nothing that succeeded or is unclear is done again."""
+    caller = caller_of(request)
+    resumes.resume(run_id, caller.project, actor_of(caller))
+    return Status(202, answers.run_item(selectors.run(caller.project, run_id)))
+
+
+@router.post("/runs/{run_id}/messages", auth=Needs("runs:message"), response={202: MessageSaid})
+def say_to_run(
+    request: HttpRequest, run_id: UUID, asked: SayToRun, response: HttpResponse, idempotency_key: Key = None
+) -> Status[MessageSaid]:
+    """Leave a message for a running run: the model reads it in its next turn, once and in order."""
+    caller = caller_of(request)
+    said = messages.say(run_id, caller.project, asked.text, actor_of(caller), idempotency_key or "")
+    if said.replayed:
+        response["Idempotency-Replayed"] = "true"
+    return Status(202, answers.message_said(said.message))
+
+
+@router.get("/runs/{run_id}/messages", auth=Needs("runs:read"), response=Page[MessageItem])
+def list_messages_of_run(request: HttpRequest, run_id: UUID, asked: Query[pages.PageQuery]) -> Page[MessageItem]:
+    """What was said to a run, in order; the texts are artifacts."""
+    run = selectors.run(caller_of(request).project, run_id)
+    after = pages.decode(asked.cursor, lambda position: pages.small(position[0])) if asked.cursor else 0
+    found = selectors.messages_of(run.id, after)
+    return pages.page(found, asked.limit, answers.message_item, lambda row: [row.number])
 
 
 @router.get("/runs/{run_id}/events", auth=Needs("runs:read"), response=EventPage, openapi_extra=FOLLOW)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -55,6 +56,17 @@ class ProbeAnswer(BaseModel):
     verdict: ProbeVerdict
     result: EffectResult | None = None
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a call of a model is taken to use up: tokens, and what they cost in the currency of the prices."""
+
+    tokens: int
+    cost: Decimal
+
+
+NOTHING = Charge(0, Decimal(0))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
+from django.db.models import F
 from django.db.models.functions import Now
 
 from approvals import services as approvals
@@ -22,7 +23,7 @@ from kernel_project.primitives.sql import rows
 from outbox import services as outbox
 from outbox.contracts import NewEvent
 from runs.boundary import artifacts, declared, faults, gate, journal, twins, workspaces, writing
-from runs.boundary.contracts import Dispatch, EffectResult, NotSent
+from runs.boundary.contracts import NOTHING, Charge, Dispatch, EffectResult, NotSent
 from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
 from runs.boundary.loading import operation_with_arguments
 from runs.boundary.results import Packed, pack, visible
@@ -89,12 +90,18 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
 
 
 def open_model_call(
-    operation: Operation, described: artifacts.Staged, heartbeat: Callable[..., None], *before: NewEvent
+    operation: Operation,
+    described: artifacts.Staged,
+    heartbeat: Callable[..., None],
+    *before: NewEvent,
+    reserved: Charge = NOTHING,
+    heard: int = 0,
 ) -> Dispatch | None:
     """Take the run's next turn and let its model call go, whose row is not written yet: all in one statement.
 
-    `before` is told before the call. None: the run was asked to stop. Raises IntegrityError when another delivery has
-    written the call. Calls of tools go through `dispatch`, which asks policy and approvals.
+    `before` is told before the call; `reserved` is what it is charged until its answer says what it used; messages up
+    to the number `heard` are in its question. None: the run was asked to stop. Raises IntegrityError when another
+    delivery has written the call. Calls of tools go through `dispatch`, which asks policy and approvals.
     """
     assert operation.kind == Kind.MODEL
     assert operation.policy_answer == "allow"
@@ -109,6 +116,9 @@ def open_model_call(
             "bodies": artifacts.claims([described]),
             "operation": writing.as_json([operation]),
             "timeout_seconds": timeout_seconds(operation),
+            "tokens": reserved.tokens,
+            "cost": reserved.cost,
+            "heard": heard,
             "events": outbox.given(events),
         },
         columns=writing.columns(),
@@ -381,10 +391,25 @@ def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settle
         return _late(given, effect, packed, error_class)
 
 
-def settle_model_answer(given: Dispatch, kept: artifacts.Staged, facts: dict[str, Any]) -> Settled:
-    """Write the answer of a model call; `facts` are provider, latency and usage. Joins the caller's transaction."""
+def reserve(operation_id: UUID, charge: Charge) -> None:
+    """Charge one more attempt of a model call, before it is dispatched: a crash in between charges too much."""
+    open_again = Operation.objects.filter(id=operation_id, state__in=(STATE.DISPATCHED, STATE.FAILED))
+    open_again.update(
+        tokens_charged=F("tokens_charged") + charge.tokens,
+        tokens_reserved=charge.tokens,
+        cost_charged=F("cost_charged") + charge.cost,
+        cost_reserved=charge.cost,
+    )
+
+
+def settle_model_answer(
+    given: Dispatch, kept: artifacts.Staged, facts: dict[str, Any], spent: Charge | None = None
+) -> Settled:
+    """Write the answer of a model call; `facts` are provider, latency and usage, `spent` is what it really used, if the
+    provider said so. Joins the caller's transaction."""
     operation = _outcome(given, STATE.SUCCEEDED, result_digest=kept.digest, usage=facts["usage"])
-    return _settled(operation, journal.completed(operation, **facts), [kept])
+    settled = _settle(operation, journal.completed(operation, **facts), [kept], spent=spent)
+    return Settled(operation.id, operation.state) if settled else _as_it_is(operation.id)
 
 
 def error_effect(given: Dispatch, result: EffectResult) -> Effect:
@@ -399,12 +424,19 @@ def error_effect(given: Dispatch, result: EffectResult) -> Effect:
     return "occurred" if said == "occurred" else "uncertain" if said == "uncertain" else "none"
 
 
-def settle_failure(given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None) -> Settled:
+def settle_failure(
+    given: Dispatch,
+    error_class: str,
+    message: str,
+    usage: dict[str, Any] | None = None,
+    spent: Charge | None = None,
+) -> Settled:
     """Write that an attempt is taken to have had no effect. A stale attempt changes nothing.
 
     The operation is uncertain then if an earlier attempt of it may have had its effect.
     """
-    return _without_effect(given, error_class, message, usage) or _as_it_is(given.operation_id)
+    settled = _without_effect(given, error_class, message, usage, spent=spent)
+    return settled or _as_it_is(given.operation_id)
 
 
 def settle_unsent(unclear: Unclear) -> Settled | Unclear:
@@ -424,11 +456,17 @@ def settle_not_done(given: Dispatch, error_class: str, message: str) -> Settled:
 
 
 def _without_effect(
-    given: Dispatch, error_class: str, message: str, usage: dict[str, Any] | None = None, *, unsent: bool = False
+    given: Dispatch,
+    error_class: str,
+    message: str,
+    usage: dict[str, Any] | None = None,
+    *,
+    unsent: bool = False,
+    spent: Charge | None = None,
 ) -> Settled | None:
     """None: the attempt is stale, or has said meanwhile that it sends."""
     operation = _outcome(given, STATE.FAILED, error_class=error_class, error_message=message, usage=usage)
-    if _settle(operation, journal.failed(operation, "none"), denies=True, unsent=unsent):
+    if _settle(operation, journal.failed(operation, "none"), denies=True, unsent=unsent, spent=spent):
         return Settled(operation.id, STATE.FAILED)
     return None if unsent and _is_sending(given) else _doubted(given, error_class, message)
 
@@ -468,12 +506,6 @@ def _outcome(given: Dispatch, state: Operation.State, **values: Any) -> Operatio
     return operation
 
 
-def _settled(outcome: Operation, event: NewEvent, bodies: Sequence[artifacts.Staged] = ()) -> Settled:
-    if _settle(outcome, event, bodies):
-        return Settled(outcome.id, outcome.state)
-    return _as_it_is(outcome.id)
-
-
 def _settle(
     outcome: Operation,
     event: NewEvent,
@@ -481,6 +513,7 @@ def _settle(
     *,
     denies: bool = False,
     unsent: bool = False,
+    spent: Charge | None = None,
 ) -> bool:
     """Compare-and-set on (dispatched, this attempt), with its event and bodies, one statement. False: it is stale, or
     it `denies` an effect that an earlier attempt may have had, or it is not `unsent` any more."""
@@ -496,6 +529,8 @@ def _settle(
             "error_class": outcome.error_class,
             "error_message": outcome.error_message,
             "usage": json.dumps(outcome.usage) if outcome.usage else None,
+            "tokens": spent.tokens if spent else None,
+            "cost": spent.cost if spent else None,
             "probe_after_seconds": PROBE_FIRST_AFTER_SECONDS,
             "denies": denies,
             "unsent": unsent,

@@ -122,7 +122,7 @@ async def perform(asked: PerformInput) -> Ticket:
 @guarded
 async def look(asked: LookInput) -> Seen:
     """What the database says now; the news is read with this."""
-    return await in_thread(sweeps.look, asked.run_id, asked.operation_ids)
+    return await in_thread(sweeps.look, asked.run_id, asked.operation_ids, close=asked.close)
 
 
 @activity.defn(name="finish")

@@ -48,15 +48,17 @@ class Finish:
 Step = Think | Act | Finish
 
 
-def begin(plan: Plan, state: LoopState) -> tuple[LoopState, Step]:
-    """The next turn, or the last one when a limit is reached."""
-    limit = state.limit or _reached(plan, state)
+def begin(plan: Plan, state: LoopState, *, late: bool = False) -> tuple[LoopState, Step]:
+    """The next turn, or the last one when a limit is reached; `late`: the run's time is over."""
+    limit = state.limit or _reached(plan, state, late=late)
     state = state.model_copy(update={"turn": state.turn + 1, "model_attempt": 1, "limit": limit})
     return state, _think(plan, state)
 
 
-def _reached(plan: Plan, state: LoopState) -> str:
+def _reached(plan: Plan, state: LoopState, *, late: bool) -> str:
     """The name of the limit that leaves only one more call of the model, without tools."""
+    if late:
+        return "wall_time"
     if state.turn >= plan.limits.turns_max:
         return "turns"
     if 0 < plan.limits.tool_calls_max <= state.tool_calls:
@@ -71,7 +73,7 @@ def rewind(state: LoopState) -> LoopState:
     return state.model_copy(update={"turn": state.turn - 1})
 
 
-def after_thought(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopState, Step]:
+def after_thought(plan: Plan, state: LoopState, thought: Thought, *, late: bool = False) -> tuple[LoopState, Step]:
     """What follows an answer of the model, or its failure."""
     match thought.kind:
         case "stopped":
@@ -82,7 +84,9 @@ def after_thought(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopS
             again = state.model_copy(update={"model_attempt": state.model_attempt + 1})
             return again, _think(plan, again, delay_seconds=backoff_seconds(state.model_attempt, thought))
         case _ if state.limit:  # this was the last call, whatever came of it
-            return state, Finish("failed", f"limit_{state.limit}", f"the limit on {state.limit} was reached")
+            return state, _at_limit(state)
+        case "limit":
+            return begin(plan, (state if thought.begun else rewind(state)).model_copy(update={"limit": thought.code}))
         case "failed" if not thought.retryable:
             return state, Finish("failed", f"model_{thought.code}", "the model call failed for good")
         case "refused":
@@ -93,23 +97,34 @@ def after_thought(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopS
             calls = state.tool_calls + sum(ticket.state != "blocked" for ticket in thought.tickets)
             return state.model_copy(update={"turns_lost": 0, "tool_calls": calls}), Act(thought.tickets)
         case _:
-            return _lost(plan, state, thought)
+            return _lost(plan, state, thought, late=late)
 
 
-def _lost(plan: Plan, state: LoopState, thought: Thought) -> tuple[LoopState, Step]:
+def out_of_time(plan: Plan, state: LoopState) -> tuple[LoopState, Step]:
+    """What follows when the run's time is over before a failed call of the model could be made again."""
+    return (state, _at_limit(state)) if state.limit else begin(plan, state, late=True)
+
+
+def _at_limit(state: LoopState) -> Finish:
+    return Finish("failed", f"limit_{state.limit}", f"the limit on {state.limit} was reached")
+
+
+def _lost(plan: Plan, state: LoopState, thought: Thought, *, late: bool) -> tuple[LoopState, Step]:
     """A turn that gave nothing: ask once more, but not for ever."""
     lost = state.turns_lost + 1
     if lost >= TURNS_LOST_MAX:
         name = {"cut": "output_cut", "empty": "empty_answer"}.get(thought.kind, thought.code)
         return state, Finish("failed", f"model_{name}", f"{lost} turns in a row gave nothing to go on with")
-    return begin(plan, state.model_copy(update={"turns_lost": lost}))
+    return begin(plan, state.model_copy(update={"turns_lost": lost}), late=late)
 
 
-def after_acts(plan: Plan, state: LoopState, tickets: Sequence[Ticket]) -> tuple[LoopState, Step]:
+def after_acts(
+    plan: Plan, state: LoopState, tickets: Sequence[Ticket], *, late: bool = False
+) -> tuple[LoopState, Step]:
     """What follows when all calls of a turn are at their ends."""
     if plan.on_uncertain == "fail" and any(ticket.state == "uncertain" for ticket in tickets):
         return state, Finish("failed", "uncertain_operation", "a call's effect is unclear and this agent stops then")
-    return begin(plan, state.model_copy(update={"failures": _failures(state.failures, tickets)}))
+    return begin(plan, state.model_copy(update={"failures": _failures(state.failures, tickets)}), late=late)
 
 
 def _failures(known: dict[str, int], tickets: Sequence[Ticket]) -> dict[str, int]:

@@ -6,14 +6,15 @@ These texts stand in Temporal's histories and outlive a deploy: unknown fields a
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from runs.contracts import Limits, OnUncertain
 
 WORKFLOW = "AgentRun"
+UNHEARD = "unheard"  # what `finish` answers when the model must read a message before the run can end
 Outcome = Literal["completed", "failed", "cancelled"]
 
 
@@ -21,11 +22,19 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+def _known(limits: Any) -> Any:
+    """Without limits that a later version of the kernel added: an agent's file is strict, a history is not."""
+    return (
+        {name: limits[name] for name in limits if name in Limits.model_fields} if isinstance(limits, dict) else limits
+    )
+
+
 class Plan(Message):
-    """What stays the same for the whole run."""
+    """What stays the same for the whole run. `ends_at` is when its time is over, waiting included."""
 
     run_id: UUID
-    limits: Limits = Limits()
+    limits: Annotated[Limits, BeforeValidator(_known)] = Limits()
+    ends_at: datetime | None = None
     on_uncertain: OnUncertain = "wait"
     model_timeout_seconds: int = 120
 
@@ -55,12 +64,16 @@ class Ticket(Message):
 
 
 class RunInput(Message):
-    """What an execution starts with; `tickets` are the open calls of a turn that the last execution left waiting."""
+    """What an execution starts with; `tickets` are the calls of a turn that the last execution left.
+
+    `resumption` counts how often the run has failed and goes on.
+    """
 
     version: int = 1
     plan: Plan
     state: LoopState = LoopState()
     tickets: tuple[Ticket, ...] = ()
+    resumption: int = 0
 
 
 class ThinkInput(Message):
@@ -78,14 +91,16 @@ class ThinkInput(Message):
 class Thought(Message):
     """What came of a turn. `answer` ends the run, cut and empty gave nothing, stopped: the run is to be cancelled.
 
-    `not_undone` ends a run that was to undo an effect and did not; `code` says why.
+    `not_undone` ends a run that was to undo an effect and did not; `code` says why. `limit` asked nothing, for the call
+    does not fit into the limit that `code` names; `begun` says whether the turn was taken before.
     """
 
-    kind: Literal["answer", "calls", "cut", "empty", "refused", "failed", "stopped", "not_undone"]
+    kind: Literal["answer", "calls", "cut", "empty", "refused", "failed", "stopped", "not_undone", "limit"]
     tickets: tuple[Ticket, ...] = ()
     code: str = ""
     retryable: bool = False
     retry_after_seconds: float | None = None
+    begun: bool = False
 
 
 class PerformInput(Message):
@@ -94,8 +109,11 @@ class PerformInput(Message):
 
 
 class LookInput(Message):
+    """Ask where these calls stand. `close`: the run's time is over, so withdraw every call that has not left."""
+
     run_id: UUID
     operation_ids: tuple[UUID, ...]
+    close: bool = False
 
 
 class Seen(Message):
@@ -106,7 +124,10 @@ class Seen(Message):
 
 
 class FinishInput(Message):
+    """The end of a run. One that comes late, after the run was resumed, is not the end any more."""
+
     run_id: UUID
+    resumption: int = 0
     outcome: Outcome
     code: str = ""
     message: str = ""

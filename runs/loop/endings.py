@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -16,14 +17,16 @@ from outbox.contracts import Actor
 from runs import signals
 from runs.boundary import artifacts, journal
 from runs.boundary.reconcile import tell
-from runs.loop.contracts import FinishInput
-from runs.loop.turns import run_event
+from runs.loop import transcripts
+from runs.loop.contracts import UNHEARD, FinishInput
+from runs.loop.turns import limit_event, run_event
 from runs.models import News, Operation, Run
 
 STATE = Operation.State
 REASON_CHARS_MAX = 1_000
 IN_FLIGHT_STATES = (STATE.DISPATCHED,)
 UNSENT_STATES = (STATE.PROPOSED, STATE.AWAITING_APPROVAL)
+LIMIT_PREFIX = "limit_"
 GONE = "gone"  # what a workflow ends in whose run was never told of: its start was refused and forgotten
 
 
@@ -54,12 +57,21 @@ def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> R
     return run
 
 
-def _withdraw_unsent(run: Run) -> None:
+def close_calls(run_id: UUID) -> None:
+    """The run's time is over: what has not left does not leave any more, and nobody is asked about it."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(id=run_id)
+        if run.state == Run.State.RUNNING:
+            approvals.withdraw(run.id, "the run's time is over")
+            _withdraw_unsent(run, "the run's time is over.")
+
+
+def _withdraw_unsent(run: Run, message: str = "") -> None:
     """Calls that were allowed, by policy or by a person, but did not leave yet."""
     unsent = Operation.objects.filter(run=run, state__in=UNSENT_STATES, position__gte=1)
     for operation in unsent.select_for_update(no_key=True).order_by("turn", "position"):
         moved = Operation.objects.filter(id=operation.id, state=operation.state).update(
-            state=STATE.WITHDRAWN, error_class="withdrawn", settled_at=Now()
+            state=STATE.WITHDRAWN, error_class="withdrawn", error_message=message, settled_at=Now()
         )
         assert moved == 1, "the row lock is held"
         operation.state, operation.error_class = STATE.WITHDRAWN, "withdrawn"
@@ -74,20 +86,23 @@ def in_flight(run_id: UUID) -> list[UUID]:
 def finish(asked: FinishInput) -> str:
     """Write the end of a run, once; returns the state it ended in. A repeat changes nothing.
 
-    A run that was asked to stop ends as cancelled, whatever it came to; what is still unclear is counted and named.
+    UNHEARD: somebody said something that the model has not read, so this is not the end, and nothing is written. A run
+    that was asked to stop ends as cancelled, whatever it came to; what is still unclear is counted and named.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).filter(id=asked.run_id).first()
         if run is None:
             return GONE
-        if run.state in Run.ENDED:
+        if run.state in Run.ENDED or run.resumes != asked.resumption:
             return run.state
+        if asked.outcome == "completed" and run.cancel_requested_at is None and transcripts.unseen(run):
+            return UNHEARD
         cancelled = run.cancel_requested_at is not None or asked.outcome == "cancelled"
         state = Run.State.CANCELLED if cancelled else Run.State(asked.outcome)
         cancelled_at = run.cancel_requested_at or (Now() if cancelled else None)
         result = _last_answer(run)
         approvals.withdraw(run.id, "the run ended")
-        _withdraw_unsent(run)
+        _withdraw_unsent(run, "" if cancelled else "the run had failed before this call was sent.")
         News.objects.filter(run_id=run.id).delete()
         Run.objects.filter(id=run.id).update(
             state=state,
@@ -104,7 +119,10 @@ def finish(asked: FinishInput) -> str:
             data |= {"requested_by": run.cancel_requested_by, "reason": run.cancel_reason}
         if result:
             data["result_ref"] = artifacts.ref(result)
-        outbox.append([run_event(run, f"run.{state.value}", data)])
+        reached = asked.code.removeprefix(LIMIT_PREFIX) if asked.code.startswith(LIMIT_PREFIX) else ""
+        limit = [limit_event(run, reached)] if reached else []  # told before, unless even the last call did not fit
+        end = run_event(run, f"run.{state.value}", data)
+        outbox.append([*limit, replace(end, attempt=run.resumes + 1)])
     return state.value
 
 

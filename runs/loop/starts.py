@@ -163,10 +163,12 @@ def _check(asked: StartRequest) -> AgentVersion:
 def run_input(run: Run) -> RunInput:
     """What the workflow of a run is started with."""
     definition = AgentDefinition.model_validate(run.agent_version.definition)
+    seconds = definition.limits.wall_seconds_max
     return RunInput(
         plan=Plan(
             run_id=run.id,
             limits=definition.limits,
+            ends_at=run.created_at + timedelta(seconds=seconds) if seconds else None,
             on_uncertain=definition.on_uncertain,
             model_timeout_seconds=definition.model_timeout_seconds,
         )

@@ -27,12 +27,17 @@ TELL_SOON = timedelta(seconds=1)
 TELLS_FACTOR_MAX = 5  # news is told again after 2, 4, 8, … at most 64 s: a workflow in a long call cannot look yet
 
 
-def look(run_id: UUID, operation_ids: Sequence[UUID]) -> Seen:
-    """Where these calls stand; marks the run's news as read and ends requests whose deadline has passed."""
+def look(run_id: UUID, operation_ids: Sequence[UUID], *, close: bool = False) -> Seen:
+    """Where these calls stand; marks the run's news as read and ends requests whose deadline has passed.
+
+    `close` withdraws all calls that have not left.
+    """
     assert len(operation_ids) <= LOOKS_MAX
     if operation_ids:
         approvals.expire(operation_ids)
         _cancel_if_declared(run_id, operation_ids)
+    if close:
+        endings.close_calls(run_id)
     with transaction.atomic():
         # the news is read before the rows: what comes in between is news again
         hear(run_id)

@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_SECONDS = 3.0
 RPC_TIMEOUT = timedelta(seconds=5)  # of one request; a start that takes longer is unclear
+RESUMPTION = "resumption"  # a memo, kept through Continue-As-New: which resume an execution belongs to
+CLOSING_LOOKS_MAX = 20  # while a failed execution closes
+CLOSING_LOOK_SECONDS = 0.2
 WAKES_AT_ONCE_MAX = 50
 WAKE_ALL_SECONDS_MAX = 30.0  # of one sweep
 Standing = Literal["absent", "running", "ended"]
@@ -121,6 +124,56 @@ async def _start(given: RunInput) -> None:
         if error.status == RPCStatusCode.UNAVAILABLE and "Connection refused" in error.message:
             raise Down("the workflow engine cannot be reached; try again later") from error
         raise Unclear("the workflow engine did not confirm the start; it is being looked into") from error
+
+
+def start_again(given: RunInput) -> None:
+    """Start another execution of a run that had failed; that this very one is running already is success.
+
+    Raises Down when nothing was sent, Unclear when nobody knows.
+    """
+    _loop.run(_start_again(given), WAIT_SECONDS)
+
+
+async def _start_again(given: RunInput) -> None:
+    client = await _loop.client()
+    for _ in range(CLOSING_LOOKS_MAX):
+        try:
+            await client.start_workflow(
+                WORKFLOW,
+                given,
+                id=ids.workflow_id(given.plan.run_id),
+                task_queue=settings.TEMPORAL_TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                memo={RESUMPTION: given.resumption},
+                rpc_timeout=RPC_TIMEOUT,
+            )
+            return
+        except WorkflowAlreadyStartedError:  # ours, whose answer was lost, or the failed one, which closes just now
+            if await _resumption(given.plan.run_id) == given.resumption:
+                return
+            await asyncio.sleep(CLOSING_LOOK_SECONDS)
+        except RPCError as error:
+            if error.status == RPCStatusCode.UNAVAILABLE and "Connection refused" in error.message:
+                raise Down("the workflow engine cannot be reached; try again later") from error
+            raise Unclear("the workflow engine did not confirm the resume; it is being looked into") from error
+    raise Unclear("the failed execution has not closed yet; try again in a few seconds")
+
+
+def resumption(run_id: UUID) -> int | None:
+    """Which resume the run's live execution belongs to; None if none is live. Raises Unavailable."""
+    return _loop.run(_resumption(run_id), WAIT_SECONDS)
+
+
+async def _resumption(run_id: UUID) -> int | None:
+    client = await _loop.client()
+    try:
+        found = await client.get_workflow_handle(ids.workflow_id(run_id)).describe(rpc_timeout=RPC_TIMEOUT)
+        return int((await found.memo()).get(RESUMPTION, 0)) if found.close_time is None else None
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return None
+        raise Unclear("the workflow engine does not answer") from error
 
 
 def standing(run_id: UUID) -> Standing:

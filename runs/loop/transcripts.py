@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kernel_project.primitives.canonical import parse_json
 from runs.boundary import artifacts
 from runs.boundary.models.contracts import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from runs.boundary.results import unpack
-from runs.models import Operation, Run
+from runs.models import Operation, Run, RunMessage
 
 CUT_NOTE = (
     "Your last answer was cut off by the length limit. Nothing of it was executed. Answer again, more briefly, or with "
@@ -24,7 +26,7 @@ TEXTS = {
     "blocked": "Not executed: {message}",
     "rejected": "Not executed: a person rejected this call. Their words, as data: {message}",
     "expired": "Not executed: nobody decided on this call before its deadline.",
-    "withdrawn": "Not executed: the run was cancelled.",
+    "withdrawn": "Not executed: {message}",
     "failed": "The call failed and had no effect ({error_class}): {message}",
     "uncertain": (
         "The outcome of this call is UNKNOWN: it was sent, and it may or may not have had its effect. Do not repeat "
@@ -38,10 +40,43 @@ TEXTS = {
 }
 
 
+WITHDRAWN = "the run was cancelled."
+
 COLUMNS = (
     "run_id", "turn", "position", "kind", "state", "attempt", "verdict", "note", "usage", "arguments_digest",
-    "result_digest", "error_class", "error_message", "edited_by",
+    "result_digest", "error_class", "error_message", "edited_by", "tokens_charged", "cost_charged",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A run's messages by the turn that reads them first, and the number of the last one."""
+
+    by_turn: Mapping[int, tuple[str, ...]]
+    last: int = 0
+
+
+SILENCE = Heard({})
+
+
+def heard(run: Run, turn: int, *, begun: bool) -> Heard:
+    """The digests of the messages that the model knows in this turn. One that `begun` reads nothing new."""
+    if not run.messages:
+        return SILENCE
+    by_turn: defaultdict[int, tuple[str, ...]] = defaultdict(tuple)
+    last = 0
+    for message in RunMessage.objects.filter(run=run).order_by("number"):
+        if message.turn is None and begun:
+            break
+        place = turn if message.turn is None else message.turn
+        by_turn[place] += (message.digest,)
+        last = message.number
+    return Heard(by_turn, last)
+
+
+def unseen(run: Run) -> bool:
+    """Whether a message waits for the run's next turn; the run's row must be locked."""
+    return run.messages > 0 and RunMessage.objects.filter(run=run, turn__isnull=True).exists()
 
 
 def messages(run: Run, before_turn: int, limit: str = "") -> list[Message]:
@@ -54,22 +89,34 @@ def rows(run: Run, last_turn: int) -> list[Operation]:
     return list(Operation.objects.filter(run=run, turn__lte=last_turn).only(*COLUMNS).order_by("turn", "position"))
 
 
-def told(run: Run, rows: Sequence[Operation], limit: str = "") -> list[Message]:
-    """The same from the run's rows."""
+def told(run: Run, rows: Sequence[Operation], limit: str = "", heard: Heard = SILENCE) -> list[Message]:
+    """The same from the run's rows, and with what was said to the run meanwhile."""
     digests = {row.result_digest for row in rows if row.result_digest}
     digests |= {row.arguments_digest for row in rows if row.edited_by}
+    digests |= {digest for said in heard.by_turn.values() for digest in said}
     bodies = artifacts.read_many(run.id, {run.input_digest, *digests})
-    return compose(bodies[run.input_digest].decode(), rows, bodies, limit)
+    return compose(bodies[run.input_digest].decode(), rows, bodies, limit, heard)
 
 
-def compose(asked: str, rows: Sequence[Operation], bodies: Mapping[str, bytes], limit: str = "") -> list[Message]:
+def compose(
+    asked: str, rows: Sequence[Operation], bodies: Mapping[str, bytes], limit: str = "", heard: Heard = SILENCE
+) -> list[Message]:
     """The same from rows that are at hand, in the order of turn and position; `bodies` by digest."""
     told: list[Message] = [UserMessage(text=asked)]
+    last = 0
     for turn in _turns(rows):
+        last = turn[0].turn
+        told += _said(heard.by_turn.get(last, ()), bodies)
         told += _turn(turn, bodies)
+    for number in sorted(number for number in heard.by_turn if number > last):
+        told += _said(heard.by_turn[number], bodies)
     if limit:
         told.append(UserMessage(text=LIMIT_NOTE.format(limit=limit)))
     return told
+
+
+def _said(digests: Sequence[str], bodies: Mapping[str, bytes]) -> list[UserMessage]:
+    return [UserMessage(text=bodies[digest].decode("utf-8", "replace")) for digest in digests]
 
 
 def _turns(rows: Sequence[Operation]) -> Iterator[list[Operation]]:
@@ -132,7 +179,7 @@ def result_text(operation: Operation, body: bytes) -> tuple[str, bool]:
         record = unpack(body)
         where = f"\n[the whole result is kept as {record['full']}]" if record.get("full") else ""
         return record["text"] + where, bool(record["is_error"])
-    message = operation.error_message or operation.note
+    message = operation.error_message or operation.note or (WITHDRAWN if state == "withdrawn" else "")
     return TEXTS["uncertain" if state == "dispatched" else state].format(
         message=message, error_class=operation.error_class
     ), True

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models.functions import Now
+from django.db.models import JSONField, OuterRef, Subquery
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import JSONObject, Now
 
 from approvals import selectors as approvals
 from kernel_project.primitives import ids, sql
 from kernel_project.primitives.canonical import canonical_json, parse_json, sha256_hex
 from outbox import services as outbox
-from outbox.contracts import NewEvent
+from outbox.contracts import Actor, NewEvent
 from runs.boundary import artifacts, compensation, intents, operations, workspaces
-from runs.boundary.contracts import Dispatch
+from runs.boundary.contracts import NOTHING, Dispatch
 from runs.boundary.intents import Wanted
 from runs.boundary.journal import turn_frame
 from runs.boundary.models.arguments import ArgumentsError, parse_arguments
 from runs.boundary.models.contracts import ApiKeyReference, ModelAnswer, ModelRequest, ToolDefinition
 from runs.boundary.models.errors import ModelError
 from runs.boundary.operations import Unclear
-from runs.loop import transcripts
+from runs.contracts import Limits
+from runs.loop import budget, transcripts
+from runs.loop.budget import Allowance, Price
 from runs.loop.contracts import ThinkInput, Thought, Ticket
-from runs.models import Kind, News, Operation, Run, Tool
+from runs.loop.transcripts import Heard
+from runs.models import Kind, ModelPrice, News, Operation, Run, Tool
 
 HERE = Path(__file__).parent.parent  # the app: its SQL is there
 DELIVERIES_MAX = 20  # dispatches of one model call over crashes and retries; then the call has failed
@@ -38,17 +44,20 @@ LOCAL_TIMEOUT_SECONDS_MAX = 10  # a longer call would hold the workflow's task
 
 @dataclass(frozen=True)
 class Question:
-    """A dispatched model call of a run, what to ask, and the tools that the answer may call."""
+    """A dispatched model call of a run, what to ask, the tools that the answer may call, and what the model costs."""
 
     run: Run
     tools: Sequence[Tool]
     given: Dispatch
     request: ModelRequest
+    price: Price | None = None
 
 
 def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | Thought:
     """Commit the intent of a model call. A redelivery finds what is there and answers with it."""
-    run = Run.objects.select_related("agent_version__agent").filter(id=asked.run_id).first()
+    run = _run_and_price(asked.run_id)
+    if run is not None and run.resuming_since is not None and confirm_resume(run.id, run.resumes):
+        run = _run_and_price(asked.run_id)  # we are the proof that Temporal has it
     if run is None or run.cancel_requested_at is not None or run.state in Run.ENDED:
         return Thought(kind="stopped")  # no row: a start that nobody was told of, and that was forgotten meanwhile
     if asked.turn == 1:
@@ -58,15 +67,56 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
     if run.compensates_id is not None:
         return _undo(run, asked)
     rows = transcripts.rows(run, asked.turn)
+    begun = any(row.turn == asked.turn for row in rows)
+    if begun and (told := _told_before(asked)) is not None:
+        return told
     before = [row for row in rows if row.turn < asked.turn]
-    if any(row.turn == asked.turn for row in rows):
-        step = _go_on(asked, heartbeat)
+    tools = intents.usable_tools(run)
+    heard = transcripts.heard(run, asked.turn, begun=begun)
+    request, price = _request(run, asked, before, tools, heard), price_of(run)
+    limits = Limits.model_validate(run.agent_version.definition["limits"])
+    allowed = budget.allowance(request, limits, price, budget.spent(rows), last=bool(asked.limit))
+    if not isinstance(allowed, Allowance):
+        return _no_room(asked, allowed, begun=begun)
+    if begun:
+        step = _go_on(asked, heartbeat, allowed)
     else:
-        step = _begin_turn(run, asked, before, heartbeat) or Thought(kind="stopped")
+        try:
+            step = _begin_turn(run, asked, before, heartbeat, allowed, heard) or Thought(kind="stopped")
+        except IntegrityError:  # another delivery of this turn was faster by a moment, with messages of its own
+            return open_turn(asked, heartbeat)
     if not isinstance(step, Dispatch):
         return step
-    tools = intents.usable_tools(run)
-    return Question(run, tools, step, _request(run, asked, before, step, tools))
+    own = {"request_id": step.idempotency_key, "attempt": step.attempt, "max_output_tokens": allowed.output_tokens}
+    return Question(run, tools, step, request.model_copy(update=own), price)
+
+
+def _run_and_price(run_id: UUID) -> Run | None:
+    prices = ModelPrice.objects.filter(
+        project_id=OuterRef("project_id"), model=KeyTextTransform("model", OuterRef("agent_version__definition"))
+    )
+    amounts = prices.values(found=JSONObject(input="input", output="output", cached_input="cached_input"))
+    found = Run.objects.select_related("agent_version__agent").filter(id=run_id)
+    return found.annotate(price=Subquery(amounts, output_field=JSONField())).first()
+
+
+def price_of(run: Run) -> Price | None:
+    """What the run's model costs now, as it was read with the run."""
+    found = getattr(run, "price", None)
+    if found is None:
+        return None
+    amounts = {name: Decimal(str(amount)) for name, amount in found.items() if amount is not None}
+    return Price(**{"cached_input": amounts["input"]} | amounts)
+
+
+def _no_room(asked: ThinkInput, named: budget.Named, *, begun: bool) -> Thought:
+    """The call does not fit any more; one that was interrupted gets its end."""
+    if begun and (left := operations.interrupted(ids.operation_id(asked.run_id, asked.turn, 0))) is not None:
+        message = "the call was interrupted, and another attempt does not fit into the run's limits"
+        operations.settle_failure(left.dispatch, "interrupted", message, usage={"asked_attempt": asked.attempt})
+    if named == "price_unknown":
+        return Thought(kind="failed", code=named)
+    return Thought(kind="limit", code=named, begun=begun)
 
 
 def _undo(run: Run, asked: ThinkInput) -> Thought:
@@ -96,21 +146,22 @@ def _take_up(run: Run, asked: ThinkInput) -> Operation | None:
     return drafts[0].operation
 
 
-def _go_on(asked: ThinkInput, heartbeat: Callable[..., None]) -> Dispatch | Thought:
+def _go_on(asked: ThinkInput, heartbeat: Callable[..., None], allowed: Allowance) -> Dispatch | Thought:
     """A turn that was begun before: by an earlier delivery, or by a call that failed and is tried again."""
-    operation = Operation.objects.get(run_id=asked.run_id, turn=asked.turn, position=0)
-    if (told := _told_before(operation, asked)) is not None:
-        return told
-    step = operations.dispatch(operation.id, heartbeat)
+    operation_id = ids.operation_id(asked.run_id, asked.turn, 0)
+    left = operations.interrupted(operation_id)
+    if left is not None and left.dispatch.attempt >= DELIVERIES_MAX:
+        return _give_up(asked, left)
+    operations.reserve(operation_id, allowed.charge)
+    step = operations.dispatch(operation_id, heartbeat)
     if isinstance(step, Unclear):  # an earlier delivery asked and was interrupted: asking again costs only tokens
-        if step.dispatch.attempt >= DELIVERIES_MAX:
-            return _give_up(asked, step)
         step = operations.again(step, heartbeat)
     return step if isinstance(step, Dispatch) else Thought(kind="stopped")
 
 
-def _told_before(operation: Operation, asked: ThinkInput) -> Thought | None:
+def _told_before(asked: ThinkInput) -> Thought | None:
     """The answer that an earlier delivery left, if this attempt has one."""
+    operation = Operation.objects.get(run_id=asked.run_id, turn=asked.turn, position=0)
     if operation.state == STATE.SUCCEEDED:
         return thought_of(operation)
     if operation.state == STATE.FAILED and operation.usage.get("asked_attempt", 0) >= asked.attempt:
@@ -126,20 +177,25 @@ def _give_up(asked: ThinkInput, step: Unclear) -> Thought:
 
 
 def _begin_turn(
-    run: Run, asked: ThinkInput, before: Sequence[Operation], heartbeat: Callable[..., None]
-) -> Dispatch | Thought | None:
+    run: Run,
+    asked: ThinkInput,
+    before: Sequence[Operation],
+    heartbeat: Callable[..., None],
+    allowed: Allowance,
+    heard: Heard,
+) -> Dispatch | None:
     """Write that the turn began and let its model call go; None if the run was asked to stop.
 
     The first turn proves that Temporal has the run: from here it is running. The run's row is locked first, here and
     everywhere (run, approval, operation, stream): a cancel that comes now waits.
     """
-    described = artifacts.stage_json(_description(run, asked, before))
+    described = artifacts.stage_json(_description(run, asked, before, heard))
     operation = _model_operation(run, asked, described)
     begun = [_started(run)] if run.state == Run.State.STARTING else []
-    try:
-        return operations.open_model_call(operation, described, heartbeat, *begun, *_turn_events(run, asked))
-    except IntegrityError:  # another delivery of this turn was faster by a moment
-        return _go_on(asked, heartbeat)
+    events = [*begun, *_turn_events(run, asked)]
+    return operations.open_model_call(
+        operation, described, heartbeat, *events, reserved=allowed.charge, heard=heard.last
+    )
 
 
 def _take_turn(run_id: UUID, turn: int) -> bool:
@@ -155,6 +211,27 @@ def begin_run(run: Run) -> None:
     going = starting.filter(cancel_requested_at__isnull=True).update(state=Run.State.RUNNING, started_at=Now())
     if going or starting.update(state=Run.State.CANCELLING, started_at=Now()):
         outbox.append([_started(run)])
+
+
+def confirm_resume(run_id: UUID, resumption: int) -> bool:
+    """Temporal has the run once more: it is running again, with its event. The workflow may have said so first.
+
+    False if it was given up meanwhile.
+    """
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).filter(id=run_id, resumes=resumption).first()
+        if run is None:
+            return False
+        claimed = Run.objects.filter(id=run_id, state=Run.State.FAILED, resuming_since__isnull=False)
+        if claimed.update(
+            state=Run.State.RUNNING, resuming_since=None, ended_at=None, failure_code="", failure_message="",
+            result_digest="", waiting_for="",
+        ):  # fmt: skip
+            data = {"status": "running", "reason": run.failure_code}
+            by = Actor(id=run.resumed_by, type=run.resumed_by_type)  # type: ignore[arg-type]
+            outbox.append([replace(run_event(run, "run.resumed", data), attempt=resumption, actor=by)])
+            return True
+        return run.state != Run.State.FAILED
 
 
 def _started(run: Run) -> NewEvent:
@@ -198,10 +275,11 @@ def _model_operation(run: Run, asked: ThinkInput, described: artifacts.Staged) -
     )
 
 
-def _description(run: Run, asked: ThinkInput, before: Sequence[Operation]) -> dict[str, Any]:
+def _description(run: Run, asked: ThinkInput, before: Sequence[Operation], heard: Heard) -> dict[str, Any]:
     """What the model is asked, as a chain of hashes: the last turn's operations stand for all before them."""
     last = [row for row in before if row.turn == asked.turn - 1]
-    return {
+    said = heard.by_turn.get(asked.turn, ())
+    return ({"messages": list(said)} if said else {}) | {
         "agent": run.agent_version.digest,
         "input": run.input_digest,
         "previous": [[row.arguments_digest, row.state, row.result_digest] for row in last],
@@ -214,8 +292,13 @@ def _turn_events(run: Run, asked: ThinkInput) -> list[NewEvent]:
     """The end of the last turn, the limit that was reached in it, and the begin of this one."""
     events = [] if asked.turn == 1 else [_turn_event(run, "turn.completed", asked.turn - 1, "completed")]
     if asked.limit:
-        events.append(run_event(run, "policy.limit", {"status": "reached", "reason": asked.limit}, f"{run.id}/limit"))
+        events.append(limit_event(run, asked.limit))
     return [*events, _turn_event(run, "turn.started", asked.turn, "running")]
+
+
+def limit_event(run: Run, limit: str) -> NewEvent:
+    """A limit was reached: told once, with the turn that is the last one, or with the end if that does not fit."""
+    return run_event(run, "policy.limit", {"status": "reached", "reason": limit}, f"{run.id}/limit")
 
 
 def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
@@ -226,8 +309,9 @@ def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
 
 
 def _request(
-    run: Run, asked: ThinkInput, before: Sequence[Operation], given: Dispatch, tools: Sequence[Tool]
+    run: Run, asked: ThinkInput, before: Sequence[Operation], tools: Sequence[Tool], heard: Heard
 ) -> ModelRequest:
+    """What the model is to be asked; the attempt's own number is put in when it is let go."""
     definition = run.agent_version.definition
     key = definition["api_key_env"]
     return ModelRequest(
@@ -235,7 +319,7 @@ def _request(
         base_url=definition["base_url"],
         api_key_ref=ApiKeyReference(from_env=key) if key else None,
         instructions=definition["instructions"],
-        messages=tuple(transcripts.told(run, before, asked.limit)),
+        messages=tuple(transcripts.told(run, before, asked.limit, heard)),
         tools=tuple(
             ToolDefinition(name=tool.exposed_name, description=tool.description, input_schema=tool.input_schema)
             for tool in (tools if asked.tools else ())
@@ -243,9 +327,8 @@ def _request(
         max_output_tokens=definition["max_output_tokens"],
         temperature=definition["temperature"],
         timeout_seconds=definition["model_timeout_seconds"],
-        request_id=given.idempotency_key,
-        attempt=given.attempt,
-        context={"workspace": given.workspace, "run_id": str(run.id)},
+        request_id=str(ids.operation_id(run.id, asked.turn, 0)),
+        context={"workspace": str(workspaces.path(run)), "run_id": str(run.id)},
     )
 
 
@@ -259,7 +342,8 @@ def close_turn(asked: ThinkInput, question: Question, answer: ModelAnswer) -> Th
     drafts = intents.draft(run, asked.turn, wanted, question.tools) if wanted else []
     with transaction.atomic():
         stopped = _is_stopped(run.id)
-        settled = operations.settle_model_answer(question.given, kept, facts)
+        spent = budget.settled(answer.usage, question.price)
+        settled = operations.settle_model_answer(question.given, kept, facts, spent)
         stale = settled.state != STATE.SUCCEEDED
         if drafts and not stopped and not stale:
             intents.propose(run, drafts)
@@ -298,7 +382,8 @@ def fail_turn(asked: ThinkInput, question: Question, error: ModelError) -> Thoug
         "retryable": error.retryable,
         "retry_after_seconds": error.retry_after_seconds,
     }
-    operations.settle_failure(question.given, error.code, error.message, usage=kept)
+    spent = None if error.may_have_acted else NOTHING
+    operations.settle_failure(question.given, error.code, error.message, usage=kept, spent=spent)
     return _failure(Operation.objects.get(id=question.given.operation_id))
 
 

@@ -131,6 +131,7 @@ def _lost(run: Run, standing: temporal.Standing) -> str:
     endings.finish(
         FinishInput(
             run_id=run.id,
+            resumption=run.resumes,
             outcome="failed",
             code="workflow_lost",
             message=f"the run's workflow is {standing} in Temporal",

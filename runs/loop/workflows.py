@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
-from datetime import timedelta
-from typing import Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from temporalio import workflow
@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from runs.loop import agent_loop
     from runs.loop.contracts import (
+        UNHEARD,
         WORKFLOW,
         FinishInput,
         LookInput,
@@ -53,6 +54,8 @@ class AgentRun:
     def __init__(self) -> None:
         self._wakes = 0
         self._heard = 0  # the wakes that the last look answers
+        self._resumption = 0
+        self._state = LoopState()  # at the end of the loop
 
     @workflow.signal
     def wake(self) -> None:
@@ -60,40 +63,53 @@ class AgentRun:
 
     @workflow.run
     async def run(self, given: RunInput) -> str:
-        try:
-            ended = await self._loop(given)
-        except ActivityError as error:
-            ended = agent_loop.Finish("cancelled") if is_cancelled_exception(error) else _broken(error)
-        except asyncio.CancelledError:
-            ended = agent_loop.Finish("cancelled")
-        return await _to_the_end(self._finish(given.plan, ended))
+        self._resumption = given.resumption
+        while True:
+            try:
+                ended = await self._loop(given)
+            except ActivityError as error:
+                ended = agent_loop.Finish("cancelled") if is_cancelled_exception(error) else _broken(error)
+            except asyncio.CancelledError:
+                ended = agent_loop.Finish("cancelled")
+            written = await _to_the_end(self._finish(given.plan, ended))
+            if written != UNHEARD:
+                return written
+            if _history_is_long():
+                self._continue(given.plan, self._state)
+            given = given.model_copy(update={"state": self._state, "tickets": ()})
+
+    def _continue(self, plan: Plan, state: LoopState, tickets: tuple[Ticket, ...] = ()) -> NoReturn:
+        given = RunInput(plan=plan, state=state, tickets=tickets, resumption=self._resumption)
+        workflow.continue_as_new(given)
 
     async def _loop(self, given: RunInput) -> agent_loop.Finish:
         plan, state, step = self._first_step(given)
         while True:
             match step:
                 case agent_loop.Finish():
+                    self._state = state
                     return step
                 case agent_loop.Think():
+                    if not await _paused(plan, step.delay_seconds):
+                        state, step = agent_loop.out_of_time(plan, state)
+                        continue
                     thought = await self._think(plan, state, step)
-                    state, step = agent_loop.after_thought(plan, state, thought)
+                    state, step = agent_loop.after_thought(plan, state, thought, late=_is_late(plan))
                 case agent_loop.Act():
                     tickets = await self._act(plan, state, step.tickets)
                     if tickets is None:
                         return agent_loop.Finish("cancelled")
-                    state, step = agent_loop.after_acts(plan, state, tickets)
+                    state, step = agent_loop.after_acts(plan, state, tickets, late=_is_late(plan))
                     if isinstance(step, agent_loop.Think) and _history_is_long():
-                        workflow.continue_as_new(RunInput(plan=plan, state=agent_loop.rewind(state)))
+                        self._continue(plan, agent_loop.rewind(state))
 
     def _first_step(self, given: RunInput) -> tuple[Plan, LoopState, agent_loop.Step]:
         if not given.tickets:
-            return given.plan, *agent_loop.begin(given.plan, given.state)
+            return given.plan, *agent_loop.begin(given.plan, given.state, late=_is_late(given.plan))
         self._heard = -1  # news may have come between two executions: look first
         return given.plan, given.state, agent_loop.Act(given.tickets)
 
     async def _think(self, plan: Plan, state: LoopState, step: agent_loop.Think) -> Thought:
-        if step.delay_seconds:
-            await workflow.sleep(step.delay_seconds)
         woken, self._heard = self._wakes != self._heard, self._wakes
         thought: Thought = await workflow.execute_activity(
             "think",
@@ -133,14 +149,22 @@ class AgentRun:
     ) -> list[Ticket] | None:
         known = {ticket.operation_id: ticket for ticket in tickets}
         tries: Counter[UUID] = Counter()
-        while still_open := [t for t in known.values() if agent_loop.is_open(plan, t)]:
+        over = False  # the run's time: what is under way comes to its end, nothing more is begun
+        while still_open := _still_open(plan, known, performing, over=over):
+            if not over and _is_late(plan):
+                over = True
+                seen = await self._look(plan.run_id, [ticket.operation_id for ticket in still_open], close=True)
+                if seen.cancel_requested:
+                    return None
+                known |= {ticket.operation_id: ticket for ticket in seen.tickets}
+                continue
             for ticket in still_open:
-                if ticket.ready and ticket.operation_id not in performing:
+                if ticket.ready and ticket.operation_id not in performing and not over:
                     delay = _again_after(tries[ticket.operation_id])
                     performing[ticket.operation_id] = asyncio.create_task(self._perform(plan, ticket, delay))
                     tries[ticket.operation_id] += 1
             waiting = [ticket for ticket in still_open if not ticket.ready]
-            if await self._news(performing, waiting):
+            if await self._news(performing, waiting, None if over else plan.ends_at):
                 seen = await self._look(plan.run_id, [ticket.operation_id for ticket in waiting])
                 if seen.cancel_requested:
                     return None
@@ -148,12 +172,15 @@ class AgentRun:
             for operation_id in [i for i, task in performing.items() if task.done()]:
                 known[operation_id] = performing.pop(operation_id).result()
             if not performing and _history_is_long():
-                workflow.continue_as_new(RunInput(plan=plan, state=state, tickets=tuple(known.values())))
+                self._continue(plan, state, tuple(known.values()))
         return [known[ticket.operation_id] for ticket in tickets]
 
-    async def _news(self, performing: dict[UUID, asyncio.Task[Ticket]], waiting: Sequence[Ticket]) -> bool:
-        """Wait until a call ended, a wake came, or an approval's deadline is over; whether it is time to look."""
-        nearest = min((ticket.deadline_at for ticket in waiting if ticket.deadline_at is not None), default=None)
+    async def _news(
+        self, performing: dict[UUID, asyncio.Task[Ticket]], waiting: Sequence[Ticket], ends_at: datetime | None
+    ) -> bool:
+        """Wait until a call ended, a wake came, or a deadline is over, an approval's or the run's; whether to look."""
+        deadlines = [ends_at, *(ticket.deadline_at for ticket in waiting)]
+        nearest = min((at for at in deadlines if at is not None), default=None)
         timeout = max(nearest - workflow.now(), DEADLINE_WAIT_MIN) if nearest is not None else None
         try:
             await workflow.wait_condition(
@@ -188,11 +215,11 @@ class AgentRun:
         )
         return performed
 
-    async def _look(self, run_id: UUID, operation_ids: Sequence[UUID]) -> Seen:
+    async def _look(self, run_id: UUID, operation_ids: Sequence[UUID], *, close: bool = False) -> Seen:
         self._heard = self._wakes
         seen: Seen = await workflow.execute_local_activity(
             "look",
-            LookInput(run_id=run_id, operation_ids=tuple(operation_ids)),
+            LookInput(run_id=run_id, operation_ids=tuple(operation_ids), close=close),
             result_type=Seen,
             start_to_close_timeout=LOCAL_TIMEOUT,
             retry_policy=STORE_RETRY,
@@ -204,7 +231,13 @@ class AgentRun:
 
         A run that came to its own end has none in flight, so its end is a database step like any other.
         """
-        asked = FinishInput(run_id=plan.run_id, outcome=ended.outcome, code=ended.code, message=ended.message)
+        asked = FinishInput(
+            run_id=plan.run_id,
+            resumption=self._resumption,
+            outcome=ended.outcome,
+            code=ended.code,
+            message=ended.message,
+        )
         if ended.outcome != "cancelled" and ended.code != BROKEN:
             written: str = await workflow.execute_local_activity(
                 "finish", asked, result_type=str, start_to_close_timeout=LOCAL_TIMEOUT, retry_policy=STORE_RETRY
@@ -219,6 +252,30 @@ class AgentRun:
             retry_policy=STORE_RETRY,
         )
         return state
+
+
+def _is_late(plan: Plan) -> bool:
+    return plan.ends_at is not None and workflow.now() >= plan.ends_at
+
+
+async def _paused(plan: Plan, seconds: float) -> bool:
+    """Wait before a failed call is made again; false if the run's time is over by then."""
+    if not seconds:
+        return True
+    left = seconds if plan.ends_at is None else (plan.ends_at - workflow.now()).total_seconds()
+    await workflow.sleep(max(min(seconds, left), 0.0))
+    return not _is_late(plan)
+
+
+def _still_open(
+    plan: Plan, known: dict[UUID, Ticket], performing: dict[UUID, asyncio.Task[Ticket]], *, over: bool
+) -> list[Ticket]:
+    """The calls that hold the turn; when the run's time is over, only those that are under way."""
+    return [
+        ticket
+        for ticket in known.values()
+        if agent_loop.is_open(plan, ticket) and (not over or ticket.operation_id in performing)
+    ]
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:

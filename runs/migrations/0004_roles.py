@@ -9,7 +9,7 @@ SECRETIVE = ("view_artifact", "view_apikey", "view_idempotencykey", "view_token"
 DOES = {
     "viewer": (),
     "operator": (
-        "view_artifact", "start_run", "cancel_run", "reconcile_operation", "change_tool", "change_mcpserver",
+        "view_artifact", "start_run", "cancel_run", "resume_run", "message_run", "reconcile_operation", "change_tool", "change_mcpserver",
     ),
     "approver": ("view_artifact", "decide_approval"),
     "auditor": SECRETIVE,

@@ -1,13 +1,15 @@
 -- Write the outcome of an attempt, with its bodies and its event, if it is still the current one: compare-and-set on
 -- (dispatched, attempt). An uncertain operation is probed soon where it can be, and needs a person where it cannot.
 -- `denies`: it says that there was no effect, which one attempt cannot say for an earlier, unclear one. `unsent`: it says so
--- because the attempt has not said that it sends.
+-- because the attempt has not said that it sends. `tokens`, `cost`: what it really used; without them its reservation stands.
 WITH settled AS (
     UPDATE runs_operation
     SET state = %(state)s::text, settled_at = clock_timestamp(),
         result_digest = %(result_digest)s, result_invalid = %(result_invalid)s,
         error_class = %(error_class)s, error_message = %(error_message)s,
         usage = coalesce(%(usage)s::jsonb, usage),
+        tokens_charged = tokens_charged + coalesce(%(tokens)s::bigint - tokens_reserved, 0),
+        cost_charged = cost_charged + coalesce(%(cost)s::numeric - cost_reserved, 0),
         next_probe_at = CASE WHEN %(state)s::text = 'uncertain' AND probes
             THEN clock_timestamp() + make_interval(secs => %(probe_after_seconds)s) END,
         needs_attention = %(state)s::text = 'uncertain' AND NOT probes

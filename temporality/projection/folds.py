@@ -82,6 +82,7 @@ RUN_STATUS: Final = {
     "run.completed": "completed",
     "run.failed": "failed",
     "run.cancelled": "cancelled",
+    "run.resumed": "running",
 }
 OPERATION_STATUS: Final = {
     "approval.requested": "awaiting_approval",

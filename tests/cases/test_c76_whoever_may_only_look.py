@@ -18,7 +18,9 @@ from tests.kernel import make_agent, make_project, says
 pytestmark = pytest.mark.django_db(databases=["default", "temporality"])
 
 OPEN_TO_ALL = {"login", "logout", "password_change", "password_change_done", "jsi18n", "app_list", "index", "live"}
-CHANGING = ("_decide", "_edit", "_reveal", "_try", "_resolve", "_probe", "_compensate", "_cancel", "_new_version")
+CHANGING = (
+    "_decide", "_edit", "_reveal", "_try", "_resolve", "_probe", "_compensate", "_cancel", "_new_version", "_resume",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_a_viewer_posts_everywhere_and_changes_nothing(scene):
             assert answer.status_code == 403, name
     assert state_of_everything() == before
     refused = LogEntry.objects.order_by("id").values_list("change_message", flat=True)[accounts:]
-    assert len([said for said in refused if said.startswith("refused:")]) == 9
+    assert len([said for said in refused if said.startswith("refused:")]) == 10
     assert all("127.0.0.1" in said for said in refused)
 
 

@@ -117,6 +117,29 @@ def test_after_the_last_call_the_run_ends_with_the_limits_name_whatever_came_of_
     assert (step.outcome, step.code) == ("failed", "limit_turns")
 
 
+def test_a_call_that_does_not_fit_leaves_one_without_tools_in_the_same_turn_unless_that_was_taken():
+    for begun, turn in ((False, 4), (True, 5)):
+        thought = Thought(kind="limit", code="tokens", begun=begun)
+        state, step = agent_loop.after_thought(plan(), LoopState(turn=4), thought)
+        assert (state.turn, state.limit, step) == (turn, "tokens", Think(tools=False, calls_allowed=0))
+
+
+def test_a_last_call_that_does_not_fit_is_left_out():
+    step = agent_loop.after_thought(plan(), LoopState(turn=4, limit="turns"), Thought(kind="limit", code="cost"))[1]
+    assert step.code == "limit_turns"
+
+
+def test_when_the_time_is_over_one_call_without_tools_is_left():
+    for state, step in (
+        agent_loop.begin(plan(), LoopState(turn=4), late=True),
+        agent_loop.after_acts(plan(), LoopState(turn=4), [ticket()], late=True),
+        agent_loop.after_thought(plan(), LoopState(turn=4), Thought(kind="cut"), late=True),
+        agent_loop.out_of_time(plan(), LoopState(turn=4)),
+    ):
+        assert (state.turn, state.limit, step) == (5, "wall_time", Think(tools=False, calls_allowed=0))
+    assert agent_loop.out_of_time(plan(), LoopState(turn=4, limit="turns"))[1].code == "limit_turns"
+
+
 def test_an_agent_without_tool_calls_is_offered_no_tools():
     assert agent_loop.begin(plan(tool_calls_max=0), LoopState())[1] == Think(tools=False, calls_allowed=0)
 
