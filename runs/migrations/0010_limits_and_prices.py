@@ -12,7 +12,7 @@ make_roles = import_module("runs.migrations.0004_roles").make_roles  # again: th
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runs', '0009_earlier_unclear'),
+        ('runs', '0010_declaration_of_the_call'),
     ]
 
     operations = [
