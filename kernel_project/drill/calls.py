@@ -78,8 +78,9 @@ def f2(scene: Scene) -> Seen:
     )
     yield "its arguments are in no event", CANARY not in json.dumps(scene.events(run))
     pause(QUIET_SECONDS)
+    why = scene.client.until("the run to say why it waits", lambda: _waits_for(scene, run), END_SECONDS_MAX)
     waits = scene.client.get(f"/runs/{run}")
-    yield f"nothing goes on before it is reconciled: {waits['waiting_for']}", waits["state"] == "running"
+    yield f"nothing goes on before it is reconciled: {why}", waits["state"] == "running" and scene.booked(text) == 1
     scene.client.post(f"/operations/{operation['id']}/reconcile", POST_MORTEM)
     yield f"after a person's verdict the run {(ended := scene.end(run)['state'])}", ended == "completed"
     yield f"executed {scene.booked(text)} time in the end", scene.booked(text) == 1
@@ -88,6 +89,10 @@ def f2(scene: Scene) -> Seen:
     effect = failed["data"]["effect"]
     yield f"a call that the other side rejected: effect {effect}; the run {ended}", effect == "none"
     yield from _server_fails(scene)
+
+
+def _waits_for(scene: Scene, run_id: str) -> str:
+    return str(scene.client.get(f"/runs/{run_id}")["waiting_for"])
 
 
 def _server_fails(scene: Scene) -> Seen:

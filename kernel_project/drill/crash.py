@@ -15,6 +15,7 @@ from kernel_project.devstack.stack import Stack, running
 from kernel_project.drill.report import Row, table
 
 SERVICES = ("postgres", "temporal", "temporality")
+REASON_CHARS_MAX = 500
 MATRIX_SECONDS_MAX = 4 * 3600.0
 
 Json = dict[str, Any]
@@ -26,6 +27,7 @@ def on_own_stacks(kills: int, worker_kills: int, words: Sequence[str], say: Say)
     with running(services=SERVICES) as stack:
         report = _in_its_environment(stack, kills, words)
     if worker_kills:
+        say(f"the part by processes: {'; '.join(problems(report)) or 'all held'}")
         report["matrix"] += [row.as_json() for row in _through_the_worker(report, worker_kills, say)]
         report["expected"] += [[*place[:2], "worker"] for place in report["expected"]]
     return report
@@ -50,9 +52,15 @@ def _through_the_worker(report: Json, kills: int, say: Say) -> list[Row]:
 
     killed = {(row["adapter"], row["fault_point"]) for row in report["matrix"] if row["kills"]}
     why = "no process was killed at this point, so no worker was tried"
+    try:
+        rows = worker_matrix.play(kills, say, killed) if killed else []
+    except Exception as error:  # what the processes have shown is not lost with it
+        rows, why = [], f"the part through the worker broke off: {type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+        say(why)
+    played = {(row.adapter, row.fault_point) for row in rows}
     places = [(adapter, point) for adapter, point, _ in report["expected"]]
-    left = [Row(adapter, point, carried_by="worker", not_run=why) for adapter, point in set(places) - killed]
-    return [*(worker_matrix.play(kills, say, killed) if killed else []), *left]
+    left = [place for place in places if place not in played]
+    return [*rows, *(Row(*place, carried_by="worker", not_run=why) for place in left)]
 
 
 def on_this_stack(kills: int, say: Say, points: Sequence[str], adapters: Sequence[str]) -> Json:

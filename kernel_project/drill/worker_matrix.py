@@ -152,6 +152,7 @@ def judged(cell: Cell, all_seen: Sequence[Seen]) -> Row:
         f"did not end as {cell.ends_as}": others,
     }
     row.broken = [f"{count} {what}" for what, count in counts.items() if count]
+    row.not_run = "" if row.kills else "no worker was killed at this point"
     return row
 
 

@@ -105,6 +105,18 @@ def test_what_breaks_a_cell_off_is_its_reason_and_the_others_go_on():
     assert (told.verdict, told.broken) == ("BROKEN", ["broken off: TimeoutError: no process ended"])
 
 
+def test_a_worker_part_that_breaks_off_loses_nothing_of_the_rest(monkeypatch):
+    def breaks(*_):
+        raise OSError("no stack")
+
+    monkeypatch.setattr(worker_matrix, "play", breaks)
+    report = report_of(Row("read", "after_effect", kills=1), expected=[["read", "after_effect", "process"]])
+    told = crash._through_the_worker(report, 1, lambda _: None)
+    assert [(one.verdict, one.not_run) for one in told] == [
+        ("not run", "the part through the worker broke off: OSError: no stack")
+    ]
+
+
 def test_only_writes_without_a_key_pass_the_points_around_the_mark():
     unexpected = {(cell.adapter.name, cell.point) for cell in adapters.cells() if not cell.is_expected}
     assert unexpected == {(name, point) for name in ("read", "keyed") for point in adapters.MARKS}

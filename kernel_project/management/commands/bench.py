@@ -57,5 +57,5 @@ class Command(BaseCommand):
             )
             verdict = "ok" if figure.ok else "BELOW"
             self.stdout.write(
-                f"{figure.name:<32}{figure.value:>12.1f} {figure.unit:<10}{figure.bar:<12}{verdict:<7}{beside}"
+                f"{figure.name:<32}{figure.value:>12.1f} {figure.unit:<10}{figure.bar:<12}{verdict:<7}{beside}".rstrip()
             )
