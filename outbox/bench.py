@@ -6,7 +6,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID
 
@@ -16,7 +15,7 @@ from django.db import close_old_connections, connection, transaction
 from kernel_project.bench import Figure
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.ids import new_id
-from outbox import bench_environment, partitions, services
+from outbox import bench_environment, bench_writers, partitions, services
 from outbox.contracts import NewEvent
 from outbox.destination import EventStore, Outgoing, Receipts, Sink, Verdict
 from outbox.models import Destination, Event, Stream
@@ -41,43 +40,53 @@ SNAPSHOT_SECONDS = 120.0
 QUEUE_ROWS = 20_000  # of the plain queue that is claimed and updated
 QUEUE_BATCH = 100
 PROJECT = "bench"
+PLAIN_ROUNDS = 200
+LIMIT_SECONDS = 3.0
 PEER = "django_outbox_pattern_per_s"
+PEER_MS = "django_outbox_pattern_ms"
+COMMITS = "plain_insert_commits_per_s"
+INSERT_ROW = "INSERT INTO bench_rows (id, body) VALUES (%s, %s)"
 
 
 def append() -> list[Figure]:
-    """Durable appends, one event and one commit each, as a settled operation makes them."""
-    one, eight = _append_rate(1), _append_rate(WRITERS)
-    limit_one, limit_eight = _commit_rate(1), _commit_rate(WRITERS)
+    """Durable appends, one event and one commit each, as a settled operation makes them; each writer is a process."""
+    _make_rows_table()
+    one, eight = (bench_writers.rate(write_events, writers, APPEND_SECONDS) for writers in (1, WRITERS))
+    limit_one, limit_eight = (bench_writers.rate(write_rows, writers, APPEND_SECONDS) for writers in (1, WRITERS))
     peer_one, why = bench_environment.rate("append", 1, APPEND_SECONDS)
     peer_eight, _ = bench_environment.rate("append", WRITERS, APPEND_SECONDS) if peer_one else ({}, "")
     absent = {PEER: why} if why else {}
     return [
         Figure(
-            "append_1_writer_per_s", one, "events/s", absent=absent,
-            beside={"plain_insert_commits_per_s": limit_one, **peer_one},
+            "append_1_writer_per_s", one, "events/s", absent=absent, beside={COMMITS: limit_one, **peer_one},
         ),
         Figure(
             "append_8_writers_per_s", eight, "events/s", at_least=4_000, absent=absent,
-            beside={"plain_insert_commits_per_s": limit_eight, "copy_rows_per_s": _copy_rate(), **peer_eight},
+            beside={COMMITS: limit_eight, "copy_rows_per_s": _copy_rate(), **peer_eight},
         ),
     ]  # fmt: skip
 
 
 def publish() -> list[Figure]:
-    """A backlog published to nowhere, and into our event store over HTTP."""
+    """A backlog published to nowhere, and into our event store over HTTP. The peer's broker takes all at once."""
     _fill(PUBLISH_EVENTS)
     null = _drain_rate(Publisher(NullSink()), PUBLISH_EVENTS)
     _fill(STORE_EVENTS)
     store = EventStore(settings.TEMPORALITY_URL, settings.TEMPORALITY_TOKEN)
     temporality = _drain_rate(Publisher(store), STORE_EVENTS)
-    limits = {"copy_rows_per_s": _copy_rate(), "plain_claim_and_update_per_s": _claim_and_update_rate()}
+    limits = {
+        "copy_rows_per_s": _copy_rate(), COMMITS: _commit_rate(),
+        "plain_claim_and_update_per_s": _claim_and_update_rate(),
+    }  # fmt: skip
     peer, why = bench_environment.rate("publish", PEER_EVENTS)
+    absent = {PEER: why} if why else {}
+    beside = {**limits, **peer}
     return [
+        Figure("null_sink_per_s", null, "events/s", at_least=20_000, beside=beside, absent=absent),
         Figure(
-            "null_sink_per_s", null, "events/s", at_least=20_000, beside={**limits, **peer},
-            absent={PEER: why} if why else {},
+            "temporality_per_s", temporality, "events/s", at_least=4_000, absent=absent,
+            beside={"null_sink_per_s": null, **beside},
         ),
-        Figure("temporality_per_s", temporality, "events/s", at_least=4_000, beside={"null_sink_per_s": null}),
     ]  # fmt: skip
 
 
@@ -97,10 +106,17 @@ def latency() -> list[Figure]:
     waits = sorted((acknowledged[i] - at) * 1000 for i, at in committed.items() if i in acknowledged)
     assert len(waits) == len(committed), f"{len(committed) - len(waits)} events were not acknowledged"
     beside = {"events_per_s": LATENCY_EVENTS_PER_S, "p99_ms": waits[int(len(waits) * 0.99)]}
+    absent = {PEER_MS: "it sends by STOMP alone, and nothing answers per message"}
     return [
-        Figure("p50_ms", statistics.median(waits), "ms", at_most=100, beside=beside),
-        Figure("p95_ms", waits[int(len(waits) * 0.95)], "ms", at_most=1_000, beside=beside),
-    ]
+        Figure(
+            "p50_ms", statistics.median(waits), "ms", at_most=100, absent=absent,
+            beside=beside | _plain_ms(statistics.median),
+        ),
+        Figure(
+            "p95_ms", waits[int(len(waits) * 0.95)], "ms", at_most=1_000, absent=absent,
+            beside=beside | _plain_ms(lambda times: sorted(times)[int(len(times) * 0.95)]),
+        ),
+    ]  # fmt: skip
 
 
 def backlog() -> list[Figure]:
@@ -110,12 +126,17 @@ def backlog() -> list[Figure]:
     _grow_journal(BACKLOG_LARGE)
     large, large_rate = _claim_ms(BACKLOG_ROUNDS), _null_rate()
     before, under = _under_snapshot()
-    big = {"ms_10k": small, "ms_10m": large, "publish_per_s_10k": small_rate, "publish_per_s_10m": large_rate}
-    held = {"ms_before": before, "ms_under": under}
+    plain = _plain_ms(statistics.median)
+    big = {
+        "ms_10k": small, "ms_10m": large, "publish_per_s_10k": small_rate, "publish_per_s_10m": large_rate,
+        "plain_claim_and_update_per_s": _claim_and_update_rate(), "copy_rows_per_s": _copy_rate(), **plain,
+    }  # fmt: skip
+    held = {"ms_before": before, "ms_under": under, **plain}
+    absent = {PEER_MS: "it keeps no journal: its table would take longer to fill than all this takes"}
     return [
-        Figure("claim_ratio_10m_to_10k", large / small, "ratio", at_most=1.2, beside=big),
-        Figure("publish_ratio_10m_to_10k", large_rate / small_rate, "ratio", at_least=0.8, beside=big),
-        Figure("claim_ratio_held_snapshot", under / before, "ratio", at_most=1.2, beside=held),
+        Figure("claim_ratio_10m_to_10k", large / small, "ratio", at_most=1.2, beside=big, absent=absent),
+        Figure("publish_ratio_10m_to_10k", large_rate / small_rate, "ratio", at_least=0.8, beside=big, absent=absent),
+        Figure("claim_ratio_held_snapshot", under / before, "ratio", at_most=1.2, beside=held, absent=absent),
     ]
 
 
@@ -142,47 +163,26 @@ def _event(run: UUID, number: int) -> NewEvent:
     return NewEvent(run_id=run, project=PROJECT, type="tool.completed", subject=str(number), data=data)
 
 
-def _in_parallel(writers: int, work: Callable[[float], int], seconds: float) -> float:
-    """How many of `work`'s units all writers did per second; each gets the time until which to go on."""
-
-    def one(until: float) -> int:
-        try:
-            return work(until)
-        finally:
-            close_old_connections()
-
-    began = time.perf_counter()
-    with ThreadPoolExecutor(writers) as pool:
-        total = sum(pool.map(one, [time.perf_counter() + seconds] * writers))
-    return total / (time.perf_counter() - began)
+def write_events(until: float) -> int:
+    """Append to a run of its own, an event and a commit at a time. Called in a process of its own."""
+    run, count = new_id(), 0
+    connection.ensure_connection()
+    while time.perf_counter() < until:
+        with transaction.atomic():
+            services.append([_event(run, count)])
+        count += 1
+    return count
 
 
-def _append_rate(writers: int) -> float:
-    def write(until: float) -> int:
-        run, count = new_id(), 0
-        while time.perf_counter() < until:
-            with transaction.atomic():
-                services.append([_event(run, count)])
-            count += 1
-        return count
-
-    return _in_parallel(writers, write, APPEND_SECONDS)
-
-
-def _commit_rate(writers: int) -> float:
+def write_rows(until: float) -> int:
     """The limit: one bare row, one commit."""
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE IF NOT EXISTS bench_rows (id uuid PRIMARY KEY, body text)")
-
-    def write(until: float) -> int:
-        count = 0
-        while time.perf_counter() < until:
-            with connection.cursor() as cursor:
-                cursor.execute("INSERT INTO bench_rows VALUES (%s, %s)", [new_id(), "x" * 600])
-            count += 1
-        return count
-
-    return _in_parallel(writers, write, APPEND_SECONDS)
+    count = 0
+    connection.ensure_connection()
+    while time.perf_counter() < until:
+        with connection.cursor() as cursor:
+            cursor.execute(INSERT_ROW, [new_id(), "x" * 600])
+        count += 1
+    return count
 
 
 def _fill(events: int) -> None:
@@ -249,6 +249,43 @@ def _claim_and_update_rate() -> float:
         rate = QUEUE_ROWS / (time.perf_counter() - began)
         cursor.execute("DROP TABLE bench_queue")
     return rate
+
+
+def _make_rows_table() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE IF NOT EXISTS bench_rows"
+            " (id uuid PRIMARY KEY, body text, done boolean NOT NULL DEFAULT false)"
+        )
+
+
+def _commit_rate() -> float:
+    """The limit of one writer."""
+    _make_rows_table()
+    return write_rows(time.perf_counter() + LIMIT_SECONDS) / LIMIT_SECONDS
+
+
+def _plain_ms(middle: Callable[[list[float]], float]) -> dict[str, float]:
+    """The limit, in time: a bare row committed; one of a plain table claimed with SKIP LOCKED and marked as done."""
+    _make_rows_table()
+    commits, claims = [], []
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE INDEX IF NOT EXISTS bench_rows_open ON bench_rows (id) WHERE NOT done")
+        cursor.execute("UPDATE bench_rows SET done = true WHERE NOT done")
+        for _ in range(PLAIN_ROUNDS):
+            began = time.perf_counter()
+            cursor.execute(INSERT_ROW, [new_id(), "x" * 600])
+            committed = time.perf_counter()
+            cursor.execute(
+                """UPDATE bench_rows SET done = true WHERE id IN (
+                       SELECT id FROM bench_rows WHERE NOT done ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED
+                   ) RETURNING body""",
+                [QUEUE_BATCH],
+            )
+            assert len(cursor.fetchall()) == 1
+            commits.append((committed - began) * 1000)
+            claims.append((time.perf_counter() - committed) * 1000)
+    return {"plain_commit_ms": middle(commits), "plain_claim_and_update_ms": middle(claims)}
 
 
 def _null_rate() -> float:

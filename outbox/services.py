@@ -6,6 +6,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,10 +16,12 @@ from django.db.transaction import TransactionManagementError
 from kernel_project.primitives.canonical import canonical_json
 from kernel_project.primitives.clock import wire_time
 from kernel_project.primitives.errors import Invalid
+from kernel_project.primitives.sql import rows
 from outbox.contracts import NewEvent
 from outbox.source import source_id
 from temporality.contracts import SCHEMA
 
+HERE = Path(__file__).parent
 INTEGRATION = "agent-kernel"
 EVENTS_PER_APPEND_MAX = 1_000
 ENVELOPE_BYTES_MAX = 256 * 1024  # a quarter of a batch body; anything larger belongs into an artifact
@@ -42,11 +45,9 @@ def append(events: Sequence[NewEvent]) -> dict[UUID, int]:
         raise TransactionManagementError("outbox.append must join the transaction of what the events tell")
     if not events:
         return {}
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT event_id, sequence, stored FROM outbox_append(%s)", [given(events)])
-        rows = cursor.fetchall()
-    verify(events, [stored for _, _, stored in rows])
-    return {event_id: sequence for event_id, sequence, _ in rows}
+    told = rows(HERE, "append", {"events": given(events)})
+    verify(events, [stored for _, _, stored in told])
+    return {event_id: sequence for event_id, sequence, _ in told}
 
 
 def given(events: Sequence[NewEvent]) -> str:

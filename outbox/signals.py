@@ -6,5 +6,7 @@ from django.dispatch import Signal
 
 # Sent before a month of the journal is dropped, with `first` and `beyond`: the run ids from `first` up to but without
 # `beyond`. A receiver returns the reason why the month must stay (a legal hold, a run that still lives), or "".
-# One that raises keeps the month, too.
+# One that raises keeps the month, too. It is sent twice: for the long look, and inside the transaction that drops. A
+# receiver that must not miss what is laid down between its last look and the commit of the drop takes, when it finds
+# itself in a transaction, a lock that laying down takes as well; it holds until the month is gone.
 journal_month_expires = Signal()

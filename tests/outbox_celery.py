@@ -27,9 +27,9 @@ class CeleryProcesses:
         }  # fmt: skip
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def worker(self) -> subprocess.Popen[bytes]:
+    def worker(self, queues: str = "outbox,kernel", threads: int = 4) -> subprocess.Popen[bytes]:
         return self._start(
-            "worker", "--pool", "threads", "--concurrency", "4", "-Q", "outbox,kernel", "--without-gossip",
+            "worker", "--pool", "threads", "--concurrency", str(threads), "-Q", queues, "--without-gossip",
             "--without-mingle", "--hostname", f"w{len(self.processes)}@%h",
         )  # fmt: skip
 

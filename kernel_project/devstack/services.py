@@ -18,8 +18,8 @@ from kernel_project.devstack.process import Server
 
 ANSWER_SECONDS_MAX = 5
 LOG_SCAN_BYTES_MAX = 256 * 1024
-CELERY_THREADS = 6  # the publisher's loop holds one of them for most of a minute
-CELERY_QUEUES = "outbox,kernel"
+CELERY_THREADS = 5
+PUBLISHER_THREADS = 2  # one publishes for most of a minute; the ticks meanwhile find the place taken, and leave
 PREPARE_SECONDS_MAX = 120.0
 
 PYTHON = sys.executable
@@ -129,19 +129,27 @@ class Worker(Service):
 
 
 class Celery(Service):
+    """A Celery worker: of one queue, so that slow jobs of the other never keep its own waiting."""
+
     name = "celery"
+    queue, threads = "kernel", CELERY_THREADS
     stop_signal = signal.SIGQUIT  # without waiting for the publisher's loop, which a lease makes safe to cut
     grace_seconds = 3.0
 
     def command(self) -> Sequence[str]:
         return [
             PYTHON, "-m", "celery", "-A", "kernel_project", "worker", "--pool", "threads",
-            "--concurrency", str(CELERY_THREADS), "-Q", CELERY_QUEUES, "--loglevel", "INFO",
-            "--hostname", f"kernel-{self.layout.web_port}@%h", "--without-gossip", "--without-mingle",
+            "--concurrency", str(self.threads), "-Q", self.queue, "--loglevel", "INFO",
+            "--hostname", f"{self.queue}-{self.layout.web_port}@%h", "--without-gossip", "--without-mingle",
         ]  # fmt: skip
 
     def is_ready(self) -> bool:
         return self.log_says(b" ready.")
+
+
+class OutboxPublisher(Celery):
+    name = "publisher"
+    queue, threads = "outbox", PUBLISHER_THREADS
 
 
 class Beat(Service):

@@ -26,6 +26,7 @@ from kernel_project.devstack.services import (
     PYTHON,
     Beat,
     Celery,
+    OutboxPublisher,
     Prepare,
     Temporality,
     Web,
@@ -37,9 +38,9 @@ from kernel_project.devstack.valkey import Valkey
 from kernel_project.environment import Environment, development_secret
 
 SERVERS = ("postgres", "valkey", "temporal")
-PROCESSES = ("temporality", "web", "worker", "celery", "beat")
+PROCESSES = ("temporality", "web", "worker", "celery", "publisher", "beat")
 ALL = SERVERS + PROCESSES
-# What must be ready before a unit starts; each name stands below those it needs. Web and the Celery worker do nothing
+# What must be ready before a unit starts; each name stands below those it needs. Web and the Celery workers do nothing
 # before somebody asks, so that they load while the databases are migrated: both cores have work.
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "postgres": (),
@@ -48,9 +49,10 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "prepare": (),  # loads, then waits for the database itself
     "web": (),
     "celery": ("valkey",),
+    "publisher": ("valkey",),
     "temporality": ("prepare",),
     "worker": ("prepare", "temporal"),
-    "beat": ("prepare", "celery"),
+    "beat": ("prepare", "celery", "publisher"),
 }
 MANAGE_SECONDS_MAX = 120.0
 FOLDER_MODE = 0o711  # PostgreSQL, which runs as another user when we are root, must pass
@@ -88,7 +90,7 @@ class Stack:
             "temporal": Temporal(layout, ui=ui, on_line=on_line),
             **{
                 kind.name: kind(layout, self.environment, on_line=on_line)
-                for kind in (Temporality, Web, Worker, Celery, Beat)
+                for kind in (Temporality, Web, Worker, Celery, OutboxPublisher, Beat)
             },
         }
         self.services = {name: every[name] for name in ALL if name in services and not self._is_external(name)}

@@ -114,7 +114,7 @@ def test_up_brings_everything_up_mends_it_and_ends_on_ctrl_c(place: Layout) -> N
     up = Up(place)
     try:
         up.wait_for(r"^up +\| ready in [0-9.]+ s")
-        for name in ("postgres", "valkey", "temporal", "temporality", "web", "worker", "celery", "beat"):
+        for name in ("postgres", "valkey", "temporal", "temporality", "web", "worker", "celery", "publisher", "beat"):
             up.wait_for(rf"^up +\| {name} is ready")
         assert status(f"{place.web_url}/admin/login/") == 200
         assert status(f"{place.temporality_url}/healthz") == 200

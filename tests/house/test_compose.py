@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kernel_project.celery import app
 from kernel_project.devstack.layout import PROJECT_ROOT
 from kernel_project.environment import REQUIRED_IN_PRODUCTION, Environment
 from kernel_project.management.commands.doctor import CHECKS
@@ -25,8 +26,16 @@ CONDITIONS = {"service_started", "service_healthy", "service_completed_successfu
 
 
 def test_all_processes_of_the_design_are_there() -> None:
-    assert OURS.keys() == {"migrate", "temporality", "web", "worker", "celery", "beat"}
+    assert OURS.keys() == {"migrate", "temporality", "web", "worker", "celery", "publisher", "beat"}
     assert SERVICES.keys() - OURS.keys() == {"postgres", "valkey", "temporal", "temporal-ui"}
+
+
+def test_every_queue_has_a_worker_and_publishing_has_one_of_its_own() -> None:
+    """T34: six slow jobs on one worker of both queues kept all events waiting."""
+    workers = [one["command"] for one in OURS.values() if "worker" in one.get("command", [])]
+    queues = [command[command.index("-Q") + 1] for command in workers]
+    assert sorted(queues) == sorted({tick["options"]["queue"] for tick in app.conf.beat_schedule.values()})
+    assert "outbox" in queues
 
 
 @pytest.mark.parametrize("name", SERVICES)

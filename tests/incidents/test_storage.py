@@ -252,9 +252,10 @@ def test_t57_whoever_holds_a_run_keeps_its_month_and_so_does_who_cannot_tell(old
 
 def test_t57_a_hold_that_is_laid_down_between_the_long_look_and_the_lock_keeps_the_month(old_month):
     delivered(old_run())
-    answers = iter([""])
+    answers, in_the_transaction_that_drops = iter([""]), []
 
     def held(**_):
+        in_the_transaction_that_drops.append(connection.in_atomic_block)
         return next(answers, "a legal hold")
 
     journal_month_expires.connect(held)
@@ -263,6 +264,7 @@ def test_t57_a_hold_that_is_laid_down_between_the_long_look_and_the_lock_keeps_t
     finally:
         journal_month_expires.disconnect(held)
     assert looked[0].kept_for == "a legal hold"
+    assert in_the_transaction_that_drops == [False, True]
     assert old_month in months()
 
 
