@@ -206,6 +206,7 @@ class Run(models.Model):
     cancel_reason = models.TextField(blank=True, default="")
     turn = models.PositiveIntegerField(default=0, help_text="The turn that was last begun.")
     wake_since = models.DateTimeField(null=True, help_text="News that its workflow has not looked at in time.")
+    looked_at = models.DateTimeField(null=True, help_text="When Temporal was last asked why it does not move.")
     compensates_id = models.UUIDField(null=True, help_text="The operation whose effect this run is to undo.")
     resumes = models.PositiveIntegerField(
         default=0, db_default=0, help_text="How often it was to go on after it failed."

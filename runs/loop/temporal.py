@@ -35,6 +35,8 @@ CLOSING_LOOKS_MAX = 20  # while a failed execution closes
 CLOSING_LOOK_SECONDS = 0.2
 WAKES_AT_ONCE_MAX = 50
 WAKE_ALL_SECONDS_MAX = 30.0  # of one sweep
+LOOKS_AT_ONCE_MAX = 20
+LOOK_ALL_SECONDS_MAX = 30.0  # of one tick
 Standing = Literal["absent", "running", "ended"]
 
 
@@ -202,9 +204,27 @@ class Sight:
     failure: str = ""
 
 
-def look_at(run_id: UUID) -> Sight:
-    """Why a workflow might not move. Raises Unavailable when Temporal cannot be asked."""
-    return _loop.run(_look_at(run_id), WAIT_SECONDS)
+def look_at_all(run_ids: Sequence[UUID]) -> list[Sight | None]:
+    """Why these workflows might not move, in order; None for one that Temporal does not answer about.
+
+    One goes first: raises Unavailable when Temporal cannot be asked at all.
+    """
+    return _loop.run(_look_at_all(run_ids), LOOK_ALL_SECONDS_MAX)
+
+
+async def _look_at_all(run_ids: Sequence[UUID]) -> list[Sight | None]:
+    if not run_ids:
+        return []
+    first, few = await _look_at(run_ids[0]), asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
+
+    async def one(run_id: UUID) -> Sight | None:
+        async with few:
+            try:
+                return await _look_at(run_id)
+            except Unavailable:
+                return None
+
+    return [first, *await asyncio.gather(*(one(run_id) for run_id in run_ids[1:]))]
 
 
 async def _look_at(run_id: UUID) -> Sight:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django.db.models.functions import Now
+
 from approvals import selectors as approvals
 from kernel_project.primitives.clock import now, wire_time
 from kernel_project.primitives.errors import Unavailable
@@ -19,20 +21,23 @@ from runs.models import Operation, Run
 
 logger = logging.getLogger(__name__)
 
-RUNS_MAX = 5_000  # live runs that one tick explains, the oldest first
+RUNS_MAX = 20_000  # live runs that one tick explains, the oldest first
 BATCH = 500
-LOOKS_MAX = 100  # of them, those that Temporal is asked about
+LOOKS_MIN = 100  # of those that our rows do not explain, so many are asked about by each tick, and more of very many:
+TICKS_MAX = 6  # within so many ticks, of 5 s each, Temporal was asked about every one of them …
+LOOKS_MAX = 1_000  # … but no more than so many by one tick
 QUIET = timedelta(seconds=5)  # a run that moved a moment ago needs no reason
 STOPPING = timedelta(seconds=60)  # a call that was told to stop has long ended; after it, Temporal is asked
 UNTAKEN = timedelta(seconds=10)  # a task that nobody took for so long has no worker
 TASK_FAILURES_MIN = 2  # one failure of a workflow's task may be chance
 REASON_CHARS_MAX = 200
+UNREACHABLE = "Temporal unreachable"
 STATE = Operation.State
 
 
 def explain() -> int:
     """Write `waiting_for` of live runs; returns how many do not move."""
-    waiting, looks = 0, LOOKS_MAX
+    waiting, silent = 0, list[Run]()
     live = Run.objects.filter(state__in=Run.LIVE).select_related("agent_version").order_by("created_at", "id")
     for start in range(0, RUNS_MAX, BATCH):
         batch = list(live[start : start + BATCH])
@@ -41,13 +46,13 @@ def explain() -> int:
         for run in batch:
             reason = _reason(run, calls[run.id], granted)
             if reason is None:
-                looks -= 1
-                reason = _ask_temporal(run) if looks >= 0 else run.waiting_for
-            _write(run, reason)
-            waiting += bool(reason)
+                silent.append(run)
+            else:
+                _write(run, reason)
+                waiting += bool(reason)
         if len(batch) < BATCH:
             break
-    return waiting
+    return waiting + _ask_temporal(silent)
 
 
 def _calls_of_turn(runs: Sequence[Run]) -> defaultdict[UUID, list[Operation]]:
@@ -101,11 +106,27 @@ def _last_move(run: Run, calls: Sequence[Operation]) -> datetime:
     return max(at for at in [run.created_at, run.cancel_requested_at, *moves] if at is not None)
 
 
-def _ask_temporal(run: Run) -> str:
+def _ask_temporal(silent: Sequence[Run]) -> int:
+    """Explain runs that our own rows do not explain; returns how many of them wait.
+
+    Are there many, those are asked about that were not for the longest time; the others keep their reason meanwhile.
+    """
+    count = min(max(LOOKS_MIN, -(-len(silent) // TICKS_MAX)), LOOKS_MAX)
+    asked = sorted(silent, key=lambda run: run.looked_at or run.created_at)[:count]
     try:
-        seen = temporal.look_at(run.id)
+        sights = temporal.look_at_all([run.id for run in asked])
     except Unavailable:
-        return "Temporal unreachable"
+        for run in silent:
+            _write(run, UNREACHABLE)
+        return len(silent)
+    if len(asked) < len(silent):
+        Run.objects.filter(id__in=[run.id for run in asked]).update(looked_at=Now())
+    for run, seen in zip(asked, sights, strict=True):
+        run.waiting_for = _write(run, UNREACHABLE if seen is None else _seen(run, seen))
+    return sum(bool(run.waiting_for) for run in silent)
+
+
+def _seen(run: Run, seen: temporal.Sight) -> str:
     if seen.standing != "running":
         return _lost(run, seen.standing)
     if seen.task_failures >= TASK_FAILURES_MIN:
@@ -140,7 +161,8 @@ def _lost(run: Run, standing: temporal.Standing) -> str:
     return ""
 
 
-def _write(run: Run, reason: str) -> None:
+def _write(run: Run, reason: str) -> str:
     reason = reason[:REASON_CHARS_MAX]
     if reason != run.waiting_for:
         Run.objects.filter(id=run.id, state__in=Run.LIVE, turn=run.turn).update(waiting_for=reason)
+    return reason

@@ -7,7 +7,21 @@ import pytest
 from kernel_project.primitives.clock import now
 from runs.loop import temporal, waiting
 from runs.models import Operation, Run
-from tests.kernel import Carrier, begin, call, calls, ended, make_project, make_tool, read, rule, says, waits
+from tests.api_scene import make_run
+from tests.kernel import (  # fmt: skip
+    Carrier,
+    begin,
+    call,
+    calls,
+    ended,
+    make_agent,
+    make_project,
+    make_tool,
+    read,
+    rule,
+    says,
+    waits,
+)
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("temporal_server")]
@@ -100,7 +114,7 @@ def test_a_moving_run_waits_for_nothing(project):
 
 
 def test_a_workflow_whose_task_fails_says_with_what(project, impatient, monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("a fault in the loop")
 
     monkeypatch.setattr("runs.loop.agent_loop.begin", broken)
@@ -109,3 +123,33 @@ def test_a_workflow_whose_task_fails_says_with_what(project, impatient, monkeypa
         until_sync(lambda: reason(run) == "failing workflow task: a fault in the loop")
         monkeypatch.undo()
         assert ended(run).state == "completed"
+
+
+class TestMany:
+    """However many runs do not move, each of them is explained within a few ticks."""
+
+    @pytest.fixture
+    def many(self, project, impatient, monkeypatch):
+        monkeypatch.setattr(waiting, "LOOKS_MIN", 2)
+        monkeypatch.setattr(waiting, "TICKS_MAX", 3)
+        version = make_agent(project, [says("done")])
+        return [make_run(version) for _ in range(9)]
+
+    def test_a_tick_asks_about_those_that_were_not_asked_about_for_the_longest_time(self, many, monkeypatch):
+        asked = []
+
+        def look(run_ids):
+            asked.append(list(run_ids))
+            return [temporal.Sight("running", untaken_since=now()) for _ in run_ids]
+
+        monkeypatch.setattr(temporal, "look_at_all", look)
+        assert [waiting.explain() for _ in range(3)] == [3, 6, 9]
+        assert sorted(run_id for batch in asked for run_id in batch) == sorted(run.id for run in many)
+        assert all(read(run).waiting_for.startswith("no worker takes its work") for run in many)
+        waiting.explain()
+        assert asked[3] == asked[0]
+
+    def test_is_temporal_away_it_is_asked_once_and_every_run_says_so(self, many, temporal_server):
+        with temporal_server.stopped():
+            assert waiting.explain() == len(many)
+        assert {read(run).waiting_for for run in many} == {"Temporal unreachable"}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from outbox.contracts import Actor
 from runs.boundary import reconcile
-from runs.loop import endings
-from runs.models import Project, Run
+from runs.loop import endings, messages, resumes
+from runs.models import Operation, Project, Run
 from tests.kernel import begin, call, calls, decide, ended, make_tool, rule, says, waits
+from tests.waiting import until_sync
 
 ANN = Actor(id="ann", type="human")
 
@@ -91,6 +92,33 @@ def continued(project: Project) -> Run:
     return ended(_run(project, [{"repeat": 4, **calls(call("read", text="a"))}, says("done")]))
 
 
+def out_of_time(project: Project) -> Run:
+    """The run's time is over while a person is waited for."""
+    script = [calls(call("gated", text="a"), call("read", text="b")), says("gave up")]
+    return ended(_run(project, script, limits={"wall_seconds_max": 2}))
+
+
+def out_of_tokens(project: Project) -> Run:
+    return ended(_run(project, [calls(call("read", text="a")), says("so far")], limits={"tokens_max": 9_000}))
+
+
+def heard(project: Project) -> Run:
+    """A message came while the model gave its last answer."""
+    run = _run(project, [says("first") | {"delay_seconds": 2}, says("second")])
+    until_sync(lambda: Operation.objects.filter(run=run).exists())
+    messages.say(run.id, project.slug, "and then?", ANN)
+    return ended(run)
+
+
+def resumed(project: Project) -> Run:
+    """It stopped at an unclear effect, and goes on after a person's verdict: the execution from there on."""
+    run = ended(_run(project, [calls(call("unclear", text="a")), says("done")], on_uncertain="fail"))
+    [unsure] = Operation.objects.filter(run=run, state="uncertain")
+    reconcile.resolve(unsure.id, project=project.slug, verdict="occurred", by=ANN, note="seen there")
+    resumes.resume(run.id, project.slug, ANN)
+    return ended(run)
+
+
 SHAPES = {
     "plain": Shape(plain),
     "back-off": Shape(back_off),
@@ -101,5 +129,9 @@ SHAPES = {
     "uncertain": Shape(uncertain),
     "reconciled": Shape(reconciled),
     "cancelled": Shape(cancelled),
+    "out-of-time": Shape(out_of_time),
+    "out-of-tokens": Shape(out_of_tokens),
+    "heard": Shape(heard),
+    "resumed": Shape(resumed),
     "continued": Shape(continued, history_events_max=20),
 }
