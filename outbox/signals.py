@@ -8,3 +8,7 @@ from django.dispatch import Signal
 # `beyond`. A receiver returns the reason why the month must stay (a legal hold, a run that still lives), or "".
 # One that raises keeps the month, too.
 journal_month_expires = Signal()
+
+# Sent before streams whose month of the journal is gone are removed, with `run_ids`. A receiver returns those that must
+# stay. One that raises keeps all of them.
+streams_expire = Signal()

@@ -470,3 +470,6 @@ class SandboxReport(models.Model):
 
     def __str__(self) -> str:
         return self.place
+
+
+from runs.keeping.models import Hold as Hold  # noqa: E402  Django looks for the tables of an app here

@@ -101,6 +101,14 @@ class Probed(Outcome):
     verdict: str | None = None
 
 
+class Held(Outcome):
+    """A legal hold was placed or released, with the reason. Changes no state."""
+
+    hold_id: Id | None = None
+    scope: str | None = None
+    target: str | None = None
+
+
 class Knowledge(_Data):
     """A statement about one knowledge item of the project."""
 
@@ -168,6 +176,7 @@ RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
     **_family("agent", RuntimeData, "summary"),
     **_family("context", RuntimeData, "created", "compacted"),
     **_family("memory", RuntimeData, "read", "write"),
+    **_family("hold", Held, "placed", "released"),
 }
 TYPES: Mapping[str, type[_Data]] = {**RUNTIME_TYPES, **KNOWLEDGE_TYPES}
 
