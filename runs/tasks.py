@@ -5,7 +5,10 @@ from __future__ import annotations
 from celery import shared_task
 
 from runs.boundary import reconcile, sandbox_upkeep
+from runs.keeping import purge as purging
 from runs.loop import starts, sweeps, waiting, wakes
+
+PURGE_SECONDS = 600.0  # one tick's share; the next one goes on
 
 
 @shared_task(name="runs.probe_uncertain", ignore_result=True)
@@ -42,3 +45,9 @@ def forget_old_news() -> int:
 def sweep_sandboxes() -> int:
     """End and remove, on this machine, what dead workers left of their sandboxes."""
     return sandbox_upkeep.sweep()
+
+
+@shared_task(name="runs.purge", ignore_result=True)
+def purge() -> int:
+    """Delete what the projects' retention lets go."""
+    return purging.purge_all(PURGE_SECONDS)

@@ -109,6 +109,13 @@ class Held(Outcome):
     target: str | None = None
 
 
+class Purged(Outcome):
+    """The receipt of a purge, or a change of the rules (days by class). Changes no state."""
+
+    deleted: dict[str, Any] | None = None
+    days: dict[str, Any] | None = None
+
+
 class Knowledge(_Data):
     """A statement about one knowledge item of the project."""
 
@@ -177,6 +184,7 @@ RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
     **_family("context", RuntimeData, "created", "compacted"),
     **_family("memory", RuntimeData, "read", "write"),
     **_family("hold", Held, "placed", "released"),
+    **_family("retention", Purged, "changed", "purged"),
 }
 TYPES: Mapping[str, type[_Data]] = {**RUNTIME_TYPES, **KNOWLEDGE_TYPES}
 

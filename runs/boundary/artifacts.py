@@ -91,8 +91,11 @@ def read(run_id: UUID, digest: str) -> bytes:
 def read_many(run_id: UUID, digests: Iterable[str]) -> dict[str, bytes]:
     """The bytes of several claims of one run, in one query and one look at the store for each large one."""
     wanted = set(digests)
-    rows = Artifact.objects.filter(run_id=run_id, digest__in=wanted).values_list("digest", "body")
-    bodies = {digest: _checked(bytes(body), digest) if body is not None else _fetch(digest) for digest, body in rows}
+    kept = Artifact.objects.filter(run_id=run_id, digest__in=wanted, purged_at__isnull=True)
+    bodies = {
+        digest: _checked(bytes(body), digest) if body is not None else _fetch(digest)
+        for digest, body in kept.values_list("digest", "body")
+    }
     if missing := wanted - bodies.keys():
         raise NotFound(f"run {run_id} has no artifact {min(missing)}")
     return bodies

@@ -67,3 +67,83 @@ class Hold(models.Model):
 
     def __str__(self) -> str:
         return f"hold on {self.scope} {self.target}"
+
+
+class RetentionRule(models.Model):
+    """For how long a project keeps records of a class. Without a row they are kept for ever."""
+
+    class RecordClass(models.TextChoices):
+        INPUT = "artifact.input", "inputs of runs"
+        ARGUMENTS = "artifact.arguments", "arguments and prompts"
+        RESULT = "artifact.result", "results and answers"
+        LOG = "artifact.log", "logs"
+        RUNS = "runs", "runs with their operations"
+        EVENTS = "events", "the journal of runs that are purged"
+        APPROVALS = "approvals", "requests, decisions and messages of runs that are purged"
+        KEYS = "idempotency_keys", "idempotency keys of runs that are purged"
+
+    project = models.CharField(max_length=100, help_text="Project slug.")
+    record_class = models.CharField(max_length=20, choices=RecordClass.choices)
+    days = models.PositiveIntegerField(help_text="After the end of the run.")
+    set_by = models.CharField(max_length=200)
+    set_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "record_class"], name="retention_rule"),
+            models.CheckConstraint(condition=Q(days__gte=1), name="retention_is_a_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project}: {self.record_class} for {self.days} days"
+
+
+class Tombstone(models.Model):
+    """What is left of a purged run, or of an operation whose tool says when two calls are the same: key and hash.
+
+    By it a repeated start or a second call is known as a repetition. Tombstones are small and stay.
+    """
+
+    project = models.CharField(max_length=100)
+    run_id = models.UUIDField()
+    operation_id = models.UUIDField(null=True, help_text="Empty: of the run itself.")
+    unique_key = models.CharField(max_length=64, blank=True, default="")
+    digest = models.CharField(max_length=64, help_text="Of the run's input, or of the operation's arguments.")
+    ended_at = models.DateTimeField(help_text="When the run ended.")
+    purged_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            # read by whoever looks for a run that is gone
+            models.UniqueConstraint(fields=["run_id"], condition=Q(operation_id__isnull=True), name="tombstone_of_run"),
+            models.UniqueConstraint(
+                fields=["operation_id"], condition=Q(operation_id__isnull=False), name="tombstone_of_operation"
+            ),
+        ]
+        indexes = [
+            # read by `unique_by`
+            models.Index(fields=["project", "unique_key"], name="tombstone_unique_key", condition=~Q(unique_key="")),
+            # read by the purge of what outlives the runs
+            models.Index(fields=["project", "run_id"], name="tombstone_list", condition=Q(operation_id__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"tombstone of {self.operation_id or self.run_id}"
+
+
+class Purge(models.Model):
+    """One purge of one project: its progress while it works, its receipt afterwards."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    project = models.CharField(max_length=100)
+    counts = models.JSONField(default=dict, help_text="Rows by class, written with the rows that went.")
+    started_at = models.DateTimeField(db_default=Now())
+    beat_at = models.DateTimeField(db_default=Now(), help_text="The last batch.")
+    ended_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=20, blank=True, default="", help_text="completed or interrupted")
+
+    class Meta:
+        indexes = [models.Index(fields=["beat_at"], name="purge_at_work", condition=Q(ended_at__isnull=True))]
+
+    def __str__(self) -> str:
+        return f"purge of {self.project}"

@@ -21,6 +21,7 @@ RULES: Mapping[str, str] = MappingProxyType({
     "runs.Operation": "of_run",
     "runs.IdempotencyKey": "of_run",
     "runs.Artifact": "artifact",
+    "runs.Tombstone": "named",
     "approvals.Policy": "project_name",
     "approvals.Channel": "project_name",
     "approvals.Approval": "named",
@@ -34,6 +35,8 @@ RULES: Mapping[str, str] = MappingProxyType({
 # Tables without a rule, and why nothing that a hold protects can be lost there.
 EXEMPT: Mapping[str, str] = MappingProxyType({
     "runs.Hold": "its own trigger refuses every deletion, whether the hold is in force or not",
+    "runs.RetentionRule": "a wish for the future; each change is an event",
+    "runs.Purge": "a receipt; nothing deletes it, and it is told as an event",
     "runs.News": "a wake-up that a workflow has read; what it told about stands in rows of its own",
     "runs.Sandbox": "a sandbox that is alive; its beginning and its end are events",
     "runs.SandboxReport": "what a machine can do at the moment, told anew every minute",

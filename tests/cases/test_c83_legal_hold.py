@@ -24,7 +24,7 @@ from outbox.contracts import Actor
 from outbox.models import Event, ParkedEvent, Stream
 from runs.keeping import holds, rules
 from runs.loop import starts
-from runs.models import AgentVersion, Artifact, Hold, IdempotencyKey, Operation, Project, Run
+from runs.models import AgentVersion, Artifact, Hold, IdempotencyKey, Operation, Project, Run, Tombstone
 from tests.api_client import api_for, is_problem
 from tests.api_scene import Scene, make_scene
 from tests.boundary_scene import at_once, committed  # noqa: F401  a fixture
@@ -51,6 +51,7 @@ def scene() -> Scene:
     Policy.objects.create(project=made.project.slug, name="p", version=1, answer="deny", created_by="t")
     IdempotencyKey.objects.create(project=made.project, owner="o", key_hash="k", body_hash="b", run_id=made.run.id)
     ParkedEvent.objects.create(event_id=uuid.uuid4(), run_id=made.run.id, sequence=1, reason="invalid", last_error="e")
+    Tombstone.objects.create(project=made.project.slug, run_id=made.run.id, digest="d", ended_at="2026-01-01T00:00Z")
     return made
 
 
@@ -73,6 +74,7 @@ def rows_of(scene: Scene) -> dict[str, Any]:
         "outbox.ParkedEvent": ParkedEvent.objects.filter(run_id=run),
         "outbox.Event": Event.objects.filter(run_id=run),
         "outbox.Stream": Stream.objects.filter(run_id=run),
+        "runs.Tombstone": Tombstone.objects.filter(run_id=run),
         "runs.Run": Run.objects.filter(id=run),
         "approvals.Policy": Policy.objects.filter(project=project),
         "approvals.Channel": Channel.objects.filter(project=project),
@@ -138,6 +140,8 @@ CAN_DELETE = {
     "runs/boundary/artifacts.py": "outcomes kept for a row that has them by now",
     "runs/boundary/sandbox/lifecycle.py": "runs.Sandbox",
     "runs/boundary/sandbox_upkeep.py": "runs.SandboxReport",
+    "runs/keeping/purge.py": "what retention lets go, after locking the project against new holds",
+    "runs/keeping/retention.py": "runs.RetentionRule",
     "runs/loop/endings.py": "runs.News",
     "runs/loop/starts.py": "runs.Run and runs.Artifact of a start that never was",
     "runs/loop/sweeps.py": "runs.News",
