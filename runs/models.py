@@ -476,6 +476,7 @@ class SandboxReport(models.Model):
         return self.place
 
 
+from runs.keeping.models import AuditEntry as AuditEntry  # noqa: E402
 from runs.keeping.models import Hold as Hold  # noqa: E402  Django looks for the tables of an app here
 from runs.keeping.models import Purge as Purge  # noqa: E402
 from runs.keeping.models import RetentionRule as RetentionRule  # noqa: E402

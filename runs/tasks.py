@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from runs.boundary import reconcile, sandbox_upkeep
+from runs.boundary import artifacts, reconcile, sandbox_upkeep
+from runs.keeping import audit
 from runs.keeping import purge as purging
 from runs.loop import starts, sweeps, waiting, wakes
 
@@ -51,3 +52,15 @@ def sweep_sandboxes() -> int:
 def purge() -> int:
     """Delete what the projects' retention lets go."""
     return purging.purge_all(PURGE_SECONDS)
+
+
+@shared_task(name="runs.seal_audit", ignore_result=True)
+def seal_audit() -> int:
+    """Put what was done and decided into the chains of their projects."""
+    return audit.seal()
+
+
+@shared_task(name="runs.sweep_artifacts", ignore_result=True)
+def sweep_artifacts() -> int:
+    """Remove objects that no row refers to any more."""
+    return artifacts.sweep()

@@ -147,3 +147,41 @@ class Purge(models.Model):
 
     def __str__(self) -> str:
         return f"purge of {self.project}"
+
+
+class AuditEntry(models.Model):
+    """One action or decision, in a chain of hashes per project: none can be changed, left out or put in unseen.
+
+    A trigger writes it with the event (or the line of the console's audit list) that tells the action. Sealing puts it
+    into the chain of its project, seconds later, so that no two actions of a project wait for each other. The chain
+    of the empty project holds what belongs to none.
+    """
+
+    action = models.CharField(max_length=100, help_text="The event's type, or console.")
+    event_id = models.UUIDField(null=True)
+    run_id = models.UUIDField(null=True, help_text="The stream of the event.")
+    content_hash = models.CharField(max_length=64, help_text="SHA-256 of the event as it was told, or of the detail.")
+    detail = models.TextField(blank=True, default="", db_default="")
+    at = models.DateTimeField(db_default=Now())
+    project = models.CharField(max_length=100, null=True)
+    actor = models.CharField(max_length=200, blank=True, default="", db_default="")
+    sequence = models.BigIntegerField(null=True, help_text="Empty: not yet sealed.")
+    previous_hash = models.CharField(max_length=64, blank=True, default="", db_default="")
+    hash = models.CharField(max_length=64, blank=True, default="", db_default="")
+
+    class Meta:
+        verbose_name_plural = "audit entries"
+        constraints = [
+            models.UniqueConstraint(fields=["project", "sequence"], name="audit_chain"),
+            models.CheckConstraint(
+                condition=Q(sequence__isnull=True, hash="") | Q(sequence__isnull=False, project__isnull=False),
+                name="audit_entry_is_sealed_whole",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["id"], name="audit_unsealed", condition=Q(sequence__isnull=True)),  # read by sealing
+            models.Index(fields=["run_id"], name="audit_of_run"),  # read by the export
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} by {self.actor}"

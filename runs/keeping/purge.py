@@ -148,7 +148,7 @@ def _batch(made: Purge, step: Step, days: int, after: UUID, total: Counts) -> tu
 
 def _candidates(project: str, step: Step, days: int, after: UUID, lock: SQL) -> Rows:
     given = {"project": project, "days": days, "after": after, "runs": RUNS_PER_BATCH}
-    found = rows(HERE, step.source, given, work=SQL(step.work), lock=lock)  # type: ignore[arg-type]  our own text
+    found = rows(HERE, step.source, given, work=SQL(step.work), lock=lock)
     return [run_id for (run_id,) in found]
 
 

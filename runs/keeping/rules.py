@@ -35,6 +35,7 @@ RULES: Mapping[str, str] = MappingProxyType({
 # Tables without a rule, and why nothing that a hold protects can be lost there.
 EXEMPT: Mapping[str, str] = MappingProxyType({
     "runs.Hold": "its own trigger refuses every deletion, whether the hold is in force or not",
+    "runs.AuditEntry": "its own trigger refuses every deletion, whether anything is held or not",
     "runs.RetentionRule": "a wish for the future; each change is an event",
     "runs.Purge": "a receipt; nothing deletes it, and it is told as an event",
     "runs.News": "a wake-up that a workflow has read; what it told about stands in rows of its own",
