@@ -32,6 +32,8 @@ PERMISSIONS: dict[ScopeName, str] = {
     "operations:reconcile": "runs.reconcile_operation",
     "operations:compensate": "runs.compensate_operation",
     "artifacts:read": "runs.view_artifact",
+    "holds:read": "runs.view_hold",
+    "holds:write": "runs.place_hold",
     "lag:read": "outbox.view_stream",
 }
 

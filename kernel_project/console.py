@@ -95,6 +95,7 @@ UNFOLD: dict[str, Any] = {
                     _item("Channels", "campaign", "approvals_channel"),
                     _item("Messages", "outgoing_mail", "approvals_delivery"),
                     _item("Projects", "folder", "runs_project"),
+                    _item("Legal holds", "gavel", "runs_hold", "?in_force=1"),
                 ],
             },
             {

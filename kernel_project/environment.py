@@ -63,6 +63,7 @@ class Environment(BaseSettings):
     kernel_source_id: str = ""
     outbox_keep_months: int = Field(default=0, ge=0, le=1_200)
     artifact_url: str = ""
+    export_signing_key: str = ""
     workspace_root: str = ""
     kernel_tool_modules: str = ""
     kernel_scripts: str = ""

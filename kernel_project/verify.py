@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from outbox import partitions
+from runs.keeping import audit
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "sql" / "verify"
@@ -45,7 +46,13 @@ def run() -> list[Check]:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{SECONDS_MAX}s"])
         since = journal_from()
-        return [check(cursor, name, since) for name in names()]
+        return [*(check(cursor, name, since) for name in names()), _chain()]
+
+
+def _chain() -> Check:
+    broken = audit.broken()
+    rule = "The audit chain of each project is whole, and its events are as they were told."
+    return Check("audit_chain_is_whole", rule, len(broken), broken[:EXAMPLES_MAX])
 
 
 def journal_from() -> UUID:

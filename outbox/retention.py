@@ -18,7 +18,7 @@ from psycopg import sql
 
 from kernel_project.primitives.sql import load
 from outbox import partitions
-from outbox.signals import journal_month_expires
+from outbox.signals import journal_month_expires, streams_expire
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent
@@ -104,17 +104,33 @@ def _heads(month: partitions.Partition) -> object:
 
 
 def _forget_streams(first: UUID, beyond: UUID) -> int:
-    """Remove the streams whose month is gone, in short transactions; one that was cut off is gone on with."""
+    """Remove the streams whose month is gone, in short transactions; one that was cut off is gone on with.
+
+    Whoever still needs a stream says so: of a run that may yet tell something it is what the numbering goes on from.
+    """
     removed = 0
     for _ in range(FORGET_BATCHES_MAX):
         with connection.cursor() as cursor:
-            cursor.execute(
-                load(HERE, "forget_streams"), {"first": first, "beyond": beyond, "streams": STREAMS_PER_BATCH}
-            )
-            removed += cursor.rowcount
-            if cursor.rowcount < STREAMS_PER_BATCH:
-                break
+            cursor.execute(load(HERE, "gone_streams"), {"first": first, "beyond": beyond, "streams": STREAMS_PER_BATCH})
+            found = [run_id for (run_id,) in cursor.fetchall()]
+            if goes := sorted(set(found) - _kept(found)):
+                cursor.execute(load(HERE, "forget_streams"), {"run_ids": goes})
+                removed += cursor.rowcount
+        if len(found) < STREAMS_PER_BATCH:
+            break
+        first = UUID(int=found[-1].int + 1)
     return removed
+
+
+def _kept(run_ids: list[UUID]) -> set[UUID]:
+    """The streams that somebody needs; all of them if somebody cannot say."""
+    kept: set[UUID] = set()
+    for receiver, answer in streams_expire.send_robust(sender=None, run_ids=run_ids):
+        if isinstance(answer, Exception):
+            logger.warning("%s could not say which streams it needs: all stay", getattr(receiver, "__module__", "?"))
+            return set(run_ids)
+        kept |= set(answer or ())
+    return kept
 
 
 def _row(name: str, month: partitions.Partition) -> tuple[Any, ...]:

@@ -10,3 +10,7 @@ from django.dispatch import Signal
 # receiver that must not miss what is laid down between its last look and the commit of the drop takes, when it finds
 # itself in a transaction, a lock that laying down takes as well; it holds until the month is gone.
 journal_month_expires = Signal()
+
+# Sent before streams whose month of the journal is gone are removed, with `run_ids`. A receiver returns those that must
+# stay. One that raises keeps all of them.
+streams_expire = Signal()

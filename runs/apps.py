@@ -6,4 +6,5 @@ class RunsConfig(AppConfig):
 
     def ready(self) -> None:
         from runs.boundary import decisions, edits  # noqa: F401  listens to approvals, answers their questions
+        from runs.keeping import holds  # noqa: F401  answers the outbox what is held
         from runs.loop import wakes  # noqa: F401  listens to news

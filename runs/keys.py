@@ -25,7 +25,7 @@ NAME_CHARS_MAX = 100
 LAST_USE_STEP = timedelta(minutes=1)  # how exact "last used" is: one write per key and minute at most
 # What a named person answers for.
 PERSONAL_SCOPES = frozenset(
-    {"approvals:decide", "approvals:break_glass", "operations:reconcile", "operations:compensate"}
+    {"approvals:decide", "approvals:break_glass", "operations:reconcile", "operations:compensate", "holds:write"}
 )
 NOBODY = sha256_hex(b"")  # compared with when there is no such key, so that both take the same time
 

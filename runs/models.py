@@ -312,6 +312,7 @@ class IdempotencyKey(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["project", "owner", "key_hash"], name="idempotency_key")]
+        indexes = [models.Index(fields=["run_id"], name="idempotency_key_of_run")]  # read by the purge
 
     def __str__(self) -> str:
         return f"{self.owner} {self.key_hash[:8]}"
@@ -496,9 +497,12 @@ class Artifact(models.Model):
     media_type = models.CharField(max_length=100)
     body = models.BinaryField(null=True)
     created_at = models.DateTimeField(db_default=Now())
+    purged_at = models.DateTimeField(null=True, help_text="Its retention is over: the bytes are gone, the claim stays.")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["run", "digest", "kind"], name="artifact_claim")]
+        # read by the sweep of the object store
+        indexes = [models.Index(fields=["digest"], name="artifact_stored", condition=Q(body__isnull=True))]
 
     def __str__(self) -> str:
         return f"artifact://sha256/{self.digest}"
@@ -536,3 +540,10 @@ class SandboxReport(models.Model):
 
     def __str__(self) -> str:
         return self.place
+
+
+from runs.keeping.models import AuditEntry as AuditEntry  # noqa: E402
+from runs.keeping.models import Hold as Hold  # noqa: E402  Django looks for the tables of an app here
+from runs.keeping.models import Purge as Purge  # noqa: E402
+from runs.keeping.models import RetentionRule as RetentionRule  # noqa: E402
+from runs.keeping.models import Tombstone as Tombstone  # noqa: E402

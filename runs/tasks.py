@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from runs.boundary import reconcile, sandbox_upkeep
+from runs.boundary import artifacts, reconcile, sandbox_upkeep
+from runs.keeping import audit
+from runs.keeping import purge as purging
 from runs.loop import resumes, starts, sweeps, waiting, wakes
+
+PURGE_SECONDS = 600.0  # one tick's share; the next one goes on
 
 
 @shared_task(name="runs.probe_uncertain", ignore_result=True)
@@ -42,3 +46,21 @@ def forget_old_news() -> int:
 def sweep_sandboxes() -> int:
     """End and remove, on this machine, what dead workers left of their sandboxes."""
     return sandbox_upkeep.sweep()
+
+
+@shared_task(name="runs.purge", ignore_result=True)
+def purge() -> int:
+    """Delete what the projects' retention lets go."""
+    return purging.purge_all(PURGE_SECONDS)
+
+
+@shared_task(name="runs.seal_audit", ignore_result=True)
+def seal_audit() -> int:
+    """Put what was done and decided into the chains of their projects."""
+    return audit.seal()
+
+
+@shared_task(name="runs.sweep_artifacts", ignore_result=True)
+def sweep_artifacts() -> int:
+    """Remove objects that no row refers to any more."""
+    return artifacts.sweep()

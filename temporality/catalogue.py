@@ -126,6 +126,21 @@ class Message(RuntimeData):
     message_ref: str | None = None
 
 
+class Held(Outcome):
+    """A legal hold was placed or released, with the reason. Changes no state."""
+
+    hold_id: Id | None = None
+    scope: str | None = None
+    target: str | None = None
+
+
+class Purged(Outcome):
+    """The receipt of a purge, or a change of the rules (days by class). Changes no state."""
+
+    deleted: dict[str, Any] | None = None
+    days: dict[str, Any] | None = None
+
+
 class Knowledge(_Data):
     """A statement about one knowledge item of the project."""
 
@@ -194,6 +209,8 @@ RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
     **_family("agent", RuntimeData, "summary"),
     **_family("context", RuntimeData, "created", "compacted"),
     **_family("memory", RuntimeData, "read", "write"),
+    **_family("hold", Held, "placed", "released"),
+    **_family("retention", Purged, "changed", "purged"),
 }
 TYPES: Mapping[str, type[_Data]] = {**RUNTIME_TYPES, **KNOWLEDGE_TYPES}
 

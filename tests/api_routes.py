@@ -15,6 +15,8 @@ BODIES = {
     "/operations/{operation_id}/reconcile": {"verdict": "none", "note": "looked"},
     "/operations/{operation_id}/probe": {},
     "/operations/{operation_id}/compensate": {"note": "wrong customer"},
+    "/holds": {"scope": "project", "reason": "a claim"},
+    "/holds/{hold_id}/release": {"reason": "settled"},
     "/approvals/{approval_id}/decide": {"verdict": "approve"},
     "/approvals/{approval_id}/edit": {"arguments": {"text": "other"}, "reason": "less"},
 }

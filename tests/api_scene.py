@@ -16,7 +16,7 @@ from kernel_project.primitives.clock import now
 from outbox import services as outbox
 from runs.boundary import artifacts, intents, journal
 from runs.loop.turns import begin_run
-from runs.models import AgentVersion, Artifact, Operation, Project, Run
+from runs.models import AgentVersion, Artifact, Hold, Operation, Project, Run
 from tests.kernel import make_agent, make_project, says
 
 
@@ -27,6 +27,7 @@ class Scene:
     run: Run
     uncertain: Operation
     approval: Approval
+    hold: Hold
 
     def ids(self) -> dict[str, str]:
         """What stands in the routes' paths."""
@@ -35,6 +36,7 @@ class Scene:
             "operation_id": str(self.uncertain.id),
             "approval_id": str(self.approval.id),
             "digest": self.run.input_digest,
+            "hold_id": str(self.hold.id),
         }
 
 
@@ -44,7 +46,8 @@ def make_scene(started_by: str = "tester", **policy: Any) -> Scene:
     run = make_run(version, started_by)
     uncertain = make_operation(run, 1, "uncertain", error_class="timeout", settled_at=now())
     waiting = make_operation(run, 2, "awaiting_approval")
-    return Scene(project, version, run, uncertain, ask(run, waiting, **policy))
+    hold = Hold.objects.create(project=project.slug, scope="run", run_id=run.id, reason="a claim", placed_by="lea")
+    return Scene(project, version, run, uncertain, ask(run, waiting, **policy), hold)
 
 
 def make_run(version: AgentVersion, started_by: str = "tester") -> Run:

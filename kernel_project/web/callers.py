@@ -14,7 +14,8 @@ from kernel_project.web import rate_limit
 ScopeName = Literal[
     "runs:start", "runs:read", "runs:cancel", "runs:resume", "runs:message", "approvals:read", "approvals:decide",
     "approvals:break_glass", "operations:read",
-    "operations:reconcile", "operations:compensate", "artifacts:read", "lag:read",
+    "operations:reconcile", "operations:compensate", "artifacts:read", "holds:read", "holds:write",
+    "lag:read",
 ]  # fmt: skip
 SCOPES: tuple[ScopeName, ...] = get_args(ScopeName)
 

@@ -1,4 +1,2 @@
--- Remove streams whose month of the journal is gone, a batch at a time.
-DELETE FROM outbox_stream WHERE run_id IN (
-    SELECT run_id FROM outbox_stream WHERE run_id >= %(first)s AND run_id < %(beyond)s AND published = head ORDER BY run_id LIMIT %(streams)s
-)
+-- Remove streams whose month of the journal is gone, unless one has gone on meanwhile.
+DELETE FROM outbox_stream WHERE run_id = ANY(%(run_ids)s::uuid[]) AND published = head

@@ -2,6 +2,6 @@
 
 from ninja import Router
 
-from runs.api import artifacts, catalogue, operations, runs
+from runs.api import artifacts, catalogue, holds, operations, runs
 
-routers: tuple[Router, ...] = (runs.router, operations.router, artifacts.router, catalogue.router)
+routers: tuple[Router, ...] = (runs.router, operations.router, artifacts.router, catalogue.router, holds.router)

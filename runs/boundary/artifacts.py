@@ -7,6 +7,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,6 +26,9 @@ from runs.models import Artifact
 HERE = Path(__file__).parent.parent
 INLINE_BYTES_MAX = 8 * 1024  # up to here a row is cheaper than an object, and commits with what refers to it
 MEDIA_TYPE_CHARS_MAX = 100
+KEPT, DOOMED = "sha256", "doomed"  # where objects stand, and where those wait that nobody refers to
+ORPHAN_GRACE = timedelta(days=1)
+SWEPT_MAX = 10_000  # objects that one sweep looks at, of each kind
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024  # adapters cut earlier; this stops a bug, not a tool
 
 
@@ -91,8 +95,11 @@ def read(run_id: UUID, digest: str) -> bytes:
 def read_many(run_id: UUID, digests: Iterable[str]) -> dict[str, bytes]:
     """The bytes of several claims of one run, in one query and one look at the store for each large one."""
     wanted = set(digests)
-    rows = Artifact.objects.filter(run_id=run_id, digest__in=wanted).values_list("digest", "body")
-    bodies = {digest: _checked(bytes(body), digest) if body is not None else _fetch(digest) for digest, body in rows}
+    kept = Artifact.objects.filter(run_id=run_id, digest__in=wanted, purged_at__isnull=True)
+    bodies = {
+        digest: _checked(bytes(body), digest) if body is not None else _fetch(digest)
+        for digest, body in kept.values_list("digest", "body")
+    }
     if missing := wanted - bodies.keys():
         raise NotFound(f"run {run_id} has no artifact {min(missing)}")
     return bodies
@@ -104,11 +111,68 @@ def body_or_read(run_id: UUID, digest: str, body: bytes | memoryview | None) -> 
 
 
 def _fetch(digest: str) -> bytes:
-    try:
-        data = bytes(obstore.get(_store(), _path(digest)).bytes())
-    except (NotFoundError, FileNotFoundError):
-        raise NotFound(f"artifact {digest} is not in the store") from None
+    data = _object(_path(digest)) or _spared(digest)
+    if data is None:
+        raise NotFound(f"artifact {digest} is not in the store")
     return _checked(data, digest)
+
+
+def _object(path: str) -> bytes | None:
+    try:
+        return bytes(obstore.get(_store(), path).bytes())
+    except (NotFoundError, FileNotFoundError):
+        return None
+
+
+def _spared(digest: str) -> bytes | None:
+    """Bytes that the sweep was about to remove when a row claimed them: they go back to their place."""
+    data = _object(_doomed_path(digest))
+    if data is not None:
+        with contextlib.suppress(AlreadyExistsError):
+            obstore.put(_store(), _path(digest), data, mode="create")
+    return data
+
+
+def sweep(grace: timedelta = ORPHAN_GRACE, objects_max: int = SWEPT_MAX) -> int:
+    """Remove objects that no row refers to; returns how many went for good.
+
+    Bytes are put before a row names them, so a young object without a row may be about to get one: none younger than
+    `grace` is touched. An older one is first moved aside, where `read` still finds it, and removed after as long a time
+    again: whoever found the object there and claims it only now (a claim follows within minutes) gets it back.
+    """
+    edge = datetime.now(UTC) - grace
+    doomed = _old(DOOMED, edge, objects_max)
+    unclaimed = _unclaimed(doomed)
+    for digest in doomed:
+        if digest not in unclaimed:
+            _spared(digest)
+        obstore.delete(_store(), _doomed_path(digest))
+    for digest in _unclaimed(_old(KEPT, edge, objects_max)):
+        _doom(digest)
+    return len(unclaimed)
+
+
+def _doom(digest: str) -> None:
+    """Move an object aside: written anew, since its time begins now, and only then removed."""
+    data = _object(_path(digest))
+    if data is not None:
+        obstore.put(_store(), _doomed_path(digest), data)
+        obstore.delete(_store(), _path(digest))
+
+
+def _old(prefix: str, edge: datetime, objects_max: int) -> list[str]:
+    """Digests of the objects below a prefix that were last written before `edge`."""
+    found: list[str] = []
+    for batch in obstore.list(_store(), prefix=prefix):
+        found.extend(one["path"].rpartition("/")[2] for one in batch if one["last_modified"] < edge)
+        if len(found) >= objects_max:
+            break
+    return found[:objects_max]
+
+
+def _unclaimed(digests: list[str]) -> set[str]:
+    claimed = Artifact.objects.filter(digest__in=digests, body__isnull=True, purged_at__isnull=True)
+    return set(digests) - set(claimed.values_list("digest", flat=True))
 
 
 def _checked(data: bytes, digest: str) -> bytes:
@@ -141,7 +205,11 @@ def _outcome_path(operation_id: UUID, attempt: int) -> str:
 
 
 def _path(digest: str) -> str:
-    return f"sha256/{digest[:2]}/{digest}"
+    return f"{KEPT}/{digest[:2]}/{digest}"
+
+
+def _doomed_path(digest: str) -> str:
+    return f"{DOOMED}/{digest}"
 
 
 @cache

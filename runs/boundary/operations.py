@@ -22,7 +22,7 @@ from kernel_project.primitives.canonical import parse_json
 from kernel_project.primitives.sql import rows
 from outbox import services as outbox
 from outbox.contracts import NewEvent
-from runs.boundary import artifacts, declared, faults, gate, journal, twins, workspaces, writing
+from runs.boundary import artifacts, declared, echoes, faults, gate, journal, twins, workspaces, writing
 from runs.boundary.contracts import NOTHING, Charge, Dispatch, EffectResult, NotSent
 from runs.boundary.gate import ATTEMPTS_MAX as ATTEMPTS_MAX
 from runs.boundary.loading import operation_with_arguments
@@ -501,7 +501,8 @@ def _outcome(given: Dispatch, state: Operation.State, **values: Any) -> Operatio
     operation.result_digest = values.get("result_digest", "")
     operation.result_invalid = values.get("result_invalid", "")
     operation.error_class = values.get("error_class", "")
-    operation.error_message = visible(values.get("error_message", ""))[:ERROR_MESSAGE_CHARS_MAX]
+    message = echoes.without(values.get("error_message", ""), given.arguments)
+    operation.error_message = visible(message)[:ERROR_MESSAGE_CHARS_MAX]
     operation.usage = values.get("usage") or {}
     return operation
 

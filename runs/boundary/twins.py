@@ -11,7 +11,7 @@ from django.db.models import Q
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
-from runs.models import Operation
+from runs.models import Operation, Tombstone
 
 STATE = Operation.State
 UNCLEAR = (STATE.DISPATCHED, STATE.UNCERTAIN)
@@ -69,6 +69,13 @@ def earlier(operation: Operation) -> UUID | None:
     others = Operation.objects.filter(project_id=operation.project_id, unique_key=operation.unique_key)
     left = others.filter(Q(attempt__gte=1) | Q(state__in=MAY_STILL_LEAVE)).exclude(id=operation.id)
     found: UUID | None = left.order_by("proposed_at").values_list("id", flat=True).first()
+    return found or _purged(operation)
+
+
+def _purged(operation: Operation) -> UUID | None:
+    """The same among what was purged: of those calls a tombstone is left."""
+    buried = Tombstone.objects.filter(project=operation.project_id, unique_key=operation.unique_key)
+    found: UUID | None = buried.exclude(unique_key="").values_list("operation_id", flat=True).first()
     return found
 
 

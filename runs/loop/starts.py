@@ -18,7 +18,7 @@ from runs.contracts import AgentDefinition
 from runs.loop import temporal
 from runs.loop.contracts import Plan, RunInput
 from runs.loop.turns import begin_run
-from runs.models import AgentVersion, Artifact, IdempotencyKey, Run
+from runs.models import AgentVersion, Artifact, IdempotencyKey, Run, Tombstone
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,12 @@ class KeyReused(Invalid):
     code = "idempotency_key_reused"
 
 
+class RunPurged(Conflict):
+    """The first request with this key made a run, whose retention is over."""
+
+    code = "run_purged"
+
+
 class KeyInProgress(Conflict):
     """The first request with this key has not been answered yet."""
 
@@ -71,8 +77,8 @@ def start(asked: StartRequest) -> Started:
     """Start a run and return it once Temporal has acknowledged it.
 
     The same key with the same body finds the same run. Raises Invalid for bad input, NotFound for an unknown agent,
-    KeyReused, KeyInProgress, and temporal.Down or temporal.Unclear when Temporal did not confirm: then there is no run
-    that anybody could see, and the same key may be tried again.
+    KeyReused, RunPurged, KeyInProgress, and temporal.Down or temporal.Unclear when Temporal did not confirm: then there
+    is no run that anybody could see, and the same key may be tried again.
     """
     return acknowledged(*_write(asked))
 
@@ -128,6 +134,8 @@ def _take_key(asked: StartRequest, run_id: UUID) -> Run | None:
     if key.body_hash != asked.body_hash():
         raise KeyReused("this Idempotency-Key was used before with another body; use a new key for a new request")
     run = _run_of(key)
+    if run is None and Tombstone.objects.filter(run_id=key.run_id, operation_id__isnull=True).exists():
+        raise RunPurged("the run of this Idempotency-Key has been purged; it is not started again")
     if run is None:  # its start was refused and forgotten: the key may be used again, by one of those who try
         if IdempotencyKey.objects.filter(id=key.id, run_id=key.run_id).update(run_id=run_id) == 1:
             return None

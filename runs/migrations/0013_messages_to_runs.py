@@ -12,7 +12,7 @@ make_roles = import_module("runs.migrations.0004_roles").make_roles  # again: th
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runs', '0011_resumed_runs'),
+        ('runs', '0012_resumed_runs'),
     ]
 
     operations = [

@@ -10,7 +10,7 @@ make_roles = import_module("runs.migrations.0004_roles").make_roles  # again: th
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runs', '0010_limits_and_prices'),
+        ('runs', '0011_limits_and_prices'),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runs', '0012_messages_to_runs'),
+        ('runs', '0013_messages_to_runs'),
     ]
 
     operations = [
