@@ -27,7 +27,7 @@ from outbox.contracts import KERNEL, Actor, NewEvent
 from outbox.models import Event, ParkedEvent, Stream
 from runs.keeping import retention
 from runs.keeping.retention import CLASS
-from runs.models import Artifact, IdempotencyKey, News, Operation, Project, Purge, Run
+from runs.models import Artifact, IdempotencyKey, News, Operation, Project, Purge, Run, RunMessage
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent.parent
@@ -191,6 +191,7 @@ def _runs(_project: str, run_ids: Rows) -> Counts:
     return _gone(
         operations=Operation.objects.filter(run_id__in=run_ids),
         artifacts=Artifact.objects.filter(run_id__in=run_ids),
+        messages=RunMessage.objects.filter(run_id__in=run_ids),
         news=News.objects.filter(run_id__in=run_ids),
         runs=Run.objects.filter(id__in=run_ids),
     )

@@ -24,7 +24,7 @@ from outbox.contracts import Actor
 from outbox.models import Event, ParkedEvent, Stream
 from runs.keeping import holds, rules
 from runs.loop import starts
-from runs.models import AgentVersion, Artifact, Hold, IdempotencyKey, Operation, Project, Run, Tombstone
+from runs.models import AgentVersion, Artifact, Hold, IdempotencyKey, Operation, Project, Run, RunMessage, Tombstone
 from tests.api_client import api_for, is_problem
 from tests.api_scene import Scene, make_scene
 from tests.boundary_scene import at_once, committed  # noqa: F401  a fixture
@@ -50,6 +50,7 @@ def scene() -> Scene:
     )
     Policy.objects.create(project=made.project.slug, name="p", version=1, answer="deny", created_by="t")
     IdempotencyKey.objects.create(project=made.project, owner="o", key_hash="k", body_hash="b", run_id=made.run.id)
+    RunMessage.objects.create(run=made.run, number=1, digest="d", sent_by="o")
     ParkedEvent.objects.create(event_id=uuid.uuid4(), run_id=made.run.id, sequence=1, reason="invalid", last_error="e")
     Tombstone.objects.create(project=made.project.slug, run_id=made.run.id, digest="d", ended_at="2026-01-01T00:00Z")
     return made
@@ -71,6 +72,7 @@ def rows_of(scene: Scene) -> dict[str, Any]:
         "runs.Operation": Operation.objects.filter(run_id=run),
         "runs.Artifact": Artifact.objects.filter(run_id=run),
         "runs.IdempotencyKey": IdempotencyKey.objects.filter(run_id=run),
+        "runs.RunMessage": RunMessage.objects.filter(run_id=run),
         "outbox.ParkedEvent": ParkedEvent.objects.filter(run_id=run),
         "outbox.Event": Event.objects.filter(run_id=run),
         "outbox.Stream": Stream.objects.filter(run_id=run),
@@ -360,11 +362,14 @@ def test_a_hold_is_told_and_its_record_neither_changes_nor_goes(scene):
             change()
 
 
+ABSENT = "00000000-0000-4000-8000-000000000000"
+
+
 @pytest.mark.parametrize(
     ("scope", "target", "reason", "error"),
     [
-        ("tenant", "", "r", Invalid), ("run", "no id", "r", Invalid), ("run", str(uuid.uuid4()), "r", NotFound),
-        ("operation", str(uuid.uuid4()), "r", NotFound), ("artifact", "0" * 64, "r", NotFound),
+        ("tenant", "", "r", Invalid), ("run", "no id", "r", Invalid), ("run", ABSENT, "r", NotFound),
+        ("operation", ABSENT, "r", NotFound), ("artifact", "0" * 64, "r", NotFound),
         ("artifact", "xyz", "r", Invalid), ("project", "another", "r", Invalid), ("project", "", " ", Invalid),
     ],
 )  # fmt: skip
