@@ -20,7 +20,7 @@ RULES: Mapping[str, str] = MappingProxyType({
     "runs.Run": "run",
     "runs.Operation": "of_run",
     "runs.IdempotencyKey": "of_run",
-    "runs.RunMessage": "of_run",
+    "runs.RunMessage": "of_run_alone",
     "runs.Artifact": "artifact",
     "runs.Tombstone": "named",
     "approvals.Policy": "project_name",

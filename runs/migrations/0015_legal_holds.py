@@ -68,6 +68,7 @@ BEGIN
             IF OLD.state = 'starting' THEN RETURN OLD; END IF;
             in_project := OLD.project_id; of_run := OLD.id;
         WHEN 'of_run' THEN in_project := OLD.project_id; of_run := OLD.run_id;
+        WHEN 'of_run_alone' THEN of_run := OLD.run_id;
         WHEN 'named' THEN in_project := OLD.project; of_run := OLD.run_id;
         WHEN 'artifact' THEN
             of_run := OLD.run_id; content := OLD.digest;
@@ -134,7 +135,7 @@ DROP FUNCTION runs_hold_is_kept();
 COVERED = {
     "runs_project": "project", "runs_apikey": "project_id", "runs_agent": "project_id", "runs_agentversion": "agent",
     "runs_mcpserver": "project_id", "runs_tool": "project_id", "runs_run": "run", "runs_operation": "of_run",
-    "runs_idempotencykey": "of_run", "runs_runmessage": "of_run", "runs_artifact": "artifact",
+    "runs_idempotencykey": "of_run", "runs_runmessage": "of_run_alone", "runs_artifact": "artifact",
     "approvals_policy": "project_name", "approvals_channel": "project_name", "approvals_approval": "named",
     "approvals_decision": "approval", "approvals_delivery": "approval",
     "outbox_stream": "named", "outbox_event": "stream", "outbox_parkedevent": "stream",
