@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from django.http import HttpRequest
 from ninja import Query, Router, Status
-from pydantic import Field
+from pydantic import Field, RootModel
 
 from kernel_project.web import pages
 from kernel_project.web.callers import Needs, caller_of
@@ -21,7 +21,7 @@ from runs.models import Hold
 
 router = Router(tags=["holds"])
 ScopeOfHold = Literal["project", "run", "operation", "artifact"]
-TARGET_CHARS_MAX = 200
+Reason = Annotated[Text, Field(min_length=1, max_length=REASON_CHARS_MAX, pattern=r"\S")]
 
 
 class HoldQuery(PageQuery):
@@ -30,18 +30,37 @@ class HoldQuery(PageQuery):
     in_force: bool = False
 
 
-class PlaceHold(Request):
-    """Put something on hold. `target` is the id of a run or an operation, or an artifact's reference or digest."""
+class HoldProject(Request):
+    """Put the whole project on hold."""
 
-    scope: ScopeOfHold
-    target: Text = Field(default="", max_length=TARGET_CHARS_MAX, description="Empty for the project itself.")
-    reason: Text = Field(min_length=1, max_length=REASON_CHARS_MAX, pattern=r"\S")
+    scope: Literal["project"]
+    reason: Reason
+
+
+class HoldRecord(Request):
+    """Put a run on hold, or the run of an operation."""
+
+    scope: Literal["run", "operation"]
+    target: Annotated[UUID, Field(strict=False)]
+    reason: Reason
+
+
+class HoldArtifact(Request):
+    """Put a content on hold, wherever the project has it."""
+
+    scope: Literal["artifact"]
+    target: str = Field(pattern=r"^(artifact://sha256/)?[0-9a-f]{64}$", description="Its reference or its digest.")
+    reason: Reason
+
+
+class PlaceHold(RootModel[Annotated[HoldProject | HoldRecord | HoldArtifact, Field(discriminator="scope")]]):
+    """What is put on hold, and why."""
 
 
 class ReleaseHold(Request):
     """End a hold."""
 
-    reason: Text = Field(min_length=1, max_length=REASON_CHARS_MAX, pattern=r"\S")
+    reason: Reason
 
 
 class HoldItem(Answer):
@@ -73,9 +92,10 @@ def list_holds(request: HttpRequest, asked: Query[HoldQuery]) -> Page[HoldItem]:
 @router.post("/holds", auth=Needs("holds:write"), response={201: HoldItem})
 def place_hold(request: HttpRequest, asked: PlaceHold) -> Status[HoldItem]:
     """Put the project, a run, an operation or an artifact on hold: from now on nothing deletes it."""
-    caller = caller_of(request)
+    caller, wanted = caller_of(request), asked.root
+    target = "" if isinstance(wanted, HoldProject) else str(wanted.target)
     hold = holds.place(
-        project=caller.project, scope=asked.scope, target=asked.target, reason=asked.reason, by=actor_of(caller)
+        project=caller.project, scope=wanted.scope, target=target, reason=wanted.reason, by=actor_of(caller)
     )
     return Status(201, _item(hold))
 
