@@ -28,9 +28,12 @@ def replay_safe(operation: Operation) -> bool:
 
 
 def error_effect(operation: Operation) -> str:
-    """What an error answer of the tool says of its effect: none, occurred or uncertain (docs/decisions/0003)."""
-    said = _kept(operation).get("error_effect")
-    return said if said in ERROR_EFFECTS else "none"
+    """What an error answer of the tool says of its effect: none, occurred or uncertain (docs/decisions/0003).
+
+    Uncertain also where nobody can read what was registered.
+    """
+    said = _kept(operation).get("error_effect") or "none"
+    return said if said in ERROR_EFFECTS else "uncertain"
 
 
 def absent_after_seconds(operation: Operation) -> float:

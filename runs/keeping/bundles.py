@@ -117,10 +117,14 @@ def check(source: Path, public_key: str) -> list[str]:
 
 def _read(bundle: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     """Each member's bytes, but of bodies only their hash is needed."""
+    names: set[str] = set()
     for count, member in enumerate(bundle):
         content = bundle.extractfile(member) if member.isfile() else None
         if content is None or member.size > MEMBER_BYTES_MAX or count > MEMBERS_MAX:
             raise tarfile.TarError(f"member {member.name!r} is no file, or too large")
+        if member.name in names:
+            raise tarfile.TarError(f"member {member.name!r} is there twice")
+        names.add(member.name)
         yield member.name, content.read()
 
 

@@ -122,7 +122,9 @@ async def perform(asked: PerformInput) -> Ticket:
 @guarded
 async def look(asked: LookInput) -> Seen:
     """What the database says now; the news is read with this."""
-    return await in_thread(sweeps.look, asked.run_id, asked.operation_ids, close=asked.close)
+    return await in_thread(
+        sweeps.look, asked.run_id, asked.operation_ids, close=asked.close, resumption=asked.resumption
+    )
 
 
 @activity.defn(name="finish")
@@ -130,7 +132,7 @@ async def look(asked: LookInput) -> Seen:
 async def finish(asked: FinishInput) -> str:
     """End the run, after every call that is still out was given an outcome."""
     async with beating():
-        for operation_id in await in_thread(endings.in_flight, asked.run_id):
+        for operation_id in await in_thread(endings.in_flight, asked.run_id, asked.resumption):
             await boundary.give_up(operation_id)
         return await in_thread(endings.finish, asked)
 

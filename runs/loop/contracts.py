@@ -86,6 +86,7 @@ class ThinkInput(Message):
     calls_allowed: int
     limit: str = ""
     woken: bool = False  # there was news since the last look
+    resumption: int | None = None  # of the asking execution; one of an older worker does not say
 
 
 class Thought(Message):
@@ -114,6 +115,7 @@ class LookInput(Message):
     run_id: UUID
     operation_ids: tuple[UUID, ...]
     close: bool = False
+    resumption: int | None = None
 
 
 class Seen(Message):

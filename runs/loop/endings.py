@@ -78,9 +78,10 @@ def _withdraw_unsent(run: Run, message: str = "") -> None:
         outbox.append([journal.blocked(operation)])
 
 
-def in_flight(run_id: UUID) -> list[UUID]:
-    """Operations that were dispatched and have no outcome yet."""
-    return list(Operation.objects.filter(run_id=run_id, state__in=IN_FLIGHT_STATES).values_list("id", flat=True))
+def in_flight(run_id: UUID, resumption: int) -> list[UUID]:
+    """Operations that were dispatched and have no outcome yet; none if the run was resumed since."""
+    mine = Operation.objects.filter(run_id=run_id, run__resumes=resumption, state__in=IN_FLIGHT_STATES)
+    return list(mine.values_list("id", flat=True))
 
 
 def finish(asked: FinishInput) -> str:

@@ -22,7 +22,7 @@ from runs.loop import starts, temporal
 from runs.loop.contracts import LoopState, RunInput
 from runs.loop.endings import LIMIT_PREFIX
 from runs.loop.turns import confirm_resume, tickets_of
-from runs.models import Operation, Run
+from runs.models import Artifact, Operation, Run
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ def _check(run: Run) -> None:
         raise Conflict("the run is being resumed already", code="resuming")
     if run.compensates_id is not None:
         raise Conflict("it was to undo an effect: ask for another compensation of that operation", code="compensation")
+    if Artifact.objects.filter(run=run, purged_at__isnull=False).exists():
+        raise Conflict("some of what it knew was purged: start a new run", code="purged")
     limits = Limits.model_validate(run.agent_version.definition["limits"])
     late = limits.wall_seconds_max and now() >= run.created_at + timedelta(seconds=limits.wall_seconds_max)
     if late or run.failure_code.startswith(LIMIT_PREFIX):

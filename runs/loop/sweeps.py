@@ -27,10 +27,11 @@ TELL_SOON = timedelta(seconds=1)
 TELLS_FACTOR_MAX = 5  # news is told again after 2, 4, 8, … at most 64 s: a workflow in a long call cannot look yet
 
 
-def look(run_id: UUID, operation_ids: Sequence[UUID], *, close: bool = False) -> Seen:
+def look(run_id: UUID, operation_ids: Sequence[UUID], *, close: bool = False, resumption: int | None = None) -> Seen:
     """Where these calls stand; marks the run's news as read and ends requests whose deadline has passed.
 
-    `close` withdraws all calls that have not left.
+    `close` withdraws all calls that have not left. An execution that the run went on without, by a later `resumption`
+    or because its own was given up, is told to stop.
     """
     assert len(operation_ids) <= LOOKS_MAX
     if operation_ids:
@@ -41,9 +42,11 @@ def look(run_id: UUID, operation_ids: Sequence[UUID], *, close: bool = False) ->
     with transaction.atomic():
         # the news is read before the rows: what comes in between is news again
         hear(run_id)
-        run = Run.objects.only("cancel_requested_at").get(id=run_id)
+        run = Run.objects.only("cancel_requested_at", "state", "resumes", "resuming_since").get(id=run_id)
         found = tickets(run_id, operation_ids) if operation_ids else ()
-    return Seen(tickets=found, cancel_requested=run.cancel_requested_at is not None)
+    is_over = run.state in Run.ENDED and run.resuming_since is None
+    is_stale = resumption is not None and (run.resumes != resumption or is_over)
+    return Seen(tickets=found, cancel_requested=run.cancel_requested_at is not None or is_stale)
 
 
 def _cancel_if_declared(run_id: UUID, operation_ids: Sequence[UUID]) -> None:

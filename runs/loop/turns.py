@@ -56,6 +56,8 @@ class Question:
 def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | Thought:
     """Commit the intent of a model call. A redelivery finds what is there and answers with it."""
     run = _run_and_price(asked.run_id)
+    if run is not None and asked.resumption not in (None, run.resumes):
+        return Thought(kind="stopped")  # the run went on without this execution
     if run is not None and run.resuming_since is not None and confirm_resume(run.id, run.resumes):
         run = _run_and_price(asked.run_id)  # we are the proof that Temporal has it
     if run is None or run.cancel_requested_at is not None or run.state in Run.ENDED:
@@ -156,7 +158,9 @@ def _go_on(asked: ThinkInput, heartbeat: Callable[..., None], allowed: Allowance
     step = operations.dispatch(operation_id, heartbeat)
     if isinstance(step, Unclear):  # an earlier delivery asked and was interrupted: asking again costs only tokens
         step = operations.again(step, heartbeat)
-    return step if isinstance(step, Dispatch) else Thought(kind="stopped")
+    if isinstance(step, Dispatch):
+        return step
+    return _told_before(asked) or Thought(kind="stopped")  # another delivery may have answered meanwhile
 
 
 def _told_before(asked: ThinkInput) -> Thought | None:
@@ -298,7 +302,8 @@ def _turn_events(run: Run, asked: ThinkInput) -> list[NewEvent]:
 
 def limit_event(run: Run, limit: str) -> NewEvent:
     """A limit was reached: told once, with the turn that is the last one, or with the end if that does not fit."""
-    return run_event(run, "policy.limit", {"status": "reached", "reason": limit}, f"{run.id}/limit")
+    told = run_event(run, "policy.limit", {"status": "reached", "reason": limit}, f"{run.id}/limit")
+    return replace(told, attempt=run.resumes + 1)  # another one may be reached after a resume
 
 
 def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:

@@ -113,14 +113,16 @@ def _ask_temporal(silent: Sequence[Run]) -> int:
     """
     count = min(max(LOOKS_MIN, -(-len(silent) // TICKS_MAX)), LOOKS_MAX)
     asked = sorted(silent, key=lambda run: run.looked_at or run.created_at)[:count]
+    if len(asked) < len(
+        silent
+    ):  # written first: one that cannot be asked about must not keep the others from their turn
+        Run.objects.filter(id__in=[run.id for run in asked]).update(looked_at=Now())
     try:
         sights = temporal.look_at_all([run.id for run in asked])
     except Unavailable:
         for run in silent:
             _write(run, UNREACHABLE)
         return len(silent)
-    if len(asked) < len(silent):
-        Run.objects.filter(id__in=[run.id for run in asked]).update(looked_at=Now())
     for run, seen in zip(asked, sights, strict=True):
         run.waiting_for = _write(run, UNREACHABLE if seen is None else _seen(run, seen))
     return sum(bool(run.waiting_for) for run in silent)
@@ -147,7 +149,7 @@ def _lost(run: Run, standing: temporal.Standing) -> str:
     if standing == "absent" and run.state != Run.State.CANCELLING:
         return "Temporal does not know its workflow: is it the right namespace? Cancel the run to end it"
     logger.warning("run %s is live and its workflow is %s", run.id, standing)
-    for operation_id in endings.in_flight(run.id):
+    for operation_id in endings.in_flight(run.id, run.resumes):
         asyncio.run(perform.give_up(operation_id))
     endings.finish(
         FinishInput(

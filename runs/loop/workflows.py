@@ -121,6 +121,7 @@ class AgentRun:
                 calls_allowed=step.calls_allowed,
                 limit=state.limit,
                 woken=woken,
+                resumption=self._resumption,
             ),
             result_type=Thought,
             start_to_close_timeout=timedelta(seconds=plan.model_timeout_seconds) + PERFORM_SLACK,
@@ -219,7 +220,7 @@ class AgentRun:
         self._heard = self._wakes
         seen: Seen = await workflow.execute_local_activity(
             "look",
-            LookInput(run_id=run_id, operation_ids=tuple(operation_ids), close=close),
+            LookInput(run_id=run_id, operation_ids=tuple(operation_ids), close=close, resumption=self._resumption),
             result_type=Seen,
             start_to_close_timeout=LOCAL_TIMEOUT,
             retry_policy=STORE_RETRY,

@@ -13,7 +13,7 @@ FUNCTION = BEFORE[BEFORE.index("CREATE FUNCTION runs_keep_what_is_held") : BEFOR
 GUARDS = (
     FUNCTION.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").replace("RETURN OLD", "RETURN coalesce(NEW, OLD)")
     + """
-CREATE TRIGGER kernel_hold_body BEFORE UPDATE OF digest, run_id, purged_at ON runs_artifact
+CREATE TRIGGER kernel_hold_body BEFORE UPDATE OF digest, run_id, purged_at, body ON runs_artifact
     FOR EACH ROW EXECUTE FUNCTION runs_keep_what_is_held('artifact');
 CREATE TRIGGER kernel_hold BEFORE DELETE ON runs_tombstone
     FOR EACH ROW EXECUTE FUNCTION runs_keep_what_is_held('named');

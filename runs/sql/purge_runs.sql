@@ -2,6 +2,13 @@
 -- transaction that deletes. `work` says what there is to do for the class, `lock` is empty when nothing is deleted.
 SELECT r.id FROM runs_run r
 WHERE r.project_id = %(project)s AND r.id > %(after)s::uuid AND r.state IN ('completed', 'failed', 'cancelled')
+  AND r.resuming_since IS NULL
+  -- what was undone is known by the run that undid it, as long as there is something to undo
+  AND NOT EXISTS (SELECT FROM runs_operation o WHERE o.id = r.compensates_id)
+  AND NOT EXISTS (
+      SELECT FROM runs_operation o JOIN runs_run c ON c.compensates_id = o.id
+      WHERE o.run_id = r.id AND c.state NOT IN ('completed', 'failed', 'cancelled')
+  )
   AND r.ended_at < clock_timestamp() - make_interval(days => %(days)s::int)
   AND NOT EXISTS (
       SELECT FROM runs_hold h WHERE h.project = r.project_id AND h.released_at IS NULL

@@ -399,7 +399,7 @@ def test_the_api_places_lists_and_releases_holds(scene):
     assert is_problem(stranger.post(path, {"reason": "mine now"}), 404, "not_found")
     assert api.post(path, {"reason": "settled"}).data["release_reason"] == "settled"
     assert is_problem(api.post(path, {"reason": "settled"}), 409, "hold_released")
-    assert is_problem(api.post("/holds", body | {"target": "x"}), 422, "invalid")
+    assert is_problem(api.post("/holds", body | {"target": "x"}), 422, "invalid_request")
     assert len(api.get("/holds", limit="1").data["items"]) == 1
 
 

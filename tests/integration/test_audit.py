@@ -149,6 +149,10 @@ def test_a_changed_bundle_is_found_out(run, key, tmp_path, change, found):
 def test_a_bundle_of_another_key_or_no_bundle_is_refused(run, key, tmp_path, monkeypatch):
     bundles.export(run.id, tmp_path / "a.bundle")
     assert bundles.check(tmp_path / "a.bundle", bundles.new_key()[1]) == ["the manifest is not signed by this key"]
+    with tarfile.open(tmp_path / "twice", "w") as bundle:
+        for data in (b"forged", b"genuine"):
+            bundles._add(bundle, "run.json", data)
+    assert "there twice" in bundles.check(tmp_path / "twice", key)[0]
     (tmp_path / "b").write_text("no")
     assert "not a bundle" in bundles.check(tmp_path / "b", key)[0]
     monkeypatch.setattr(settings, "EXPORT_SIGNING_KEY", "")

@@ -84,6 +84,20 @@ def go(project: Project, **more: Any) -> purge.Receipt:
     return purge.purge(project.slug, by=ANN, **more)
 
 
+def test_who_undid_something_is_known_as_long_as_there_is_something_to_undo(project):
+    undone, undoing = ended(project, 15), ended(project, 35)
+    effect = Operation.objects.filter(run=undone).earliest("position")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")  # the link is written once, at the start
+        cursor.execute("UPDATE runs_run SET compensates_id = %s WHERE id = %s", [effect.id, undoing.id])
+    go(project)
+    assert left(undoing)["Run"] == 1, "a second compensation would not know of it"
+    age(undone, 35)
+    Run.objects.filter(id=undoing.id).update(state="running", ended_at=None)
+    go(project)
+    assert left(undone)["Run"] == 1, "it is being undone"
+
+
 def test_each_class_goes_when_its_own_time_is_over(project):
     run = ended(project, 15)
     before = left(run)

@@ -17,10 +17,10 @@ from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Conflict, NotFound
 from outbox.contracts import Actor
 from outbox.models import Event
-from runs.loop import endings, resumes, temporal
-from runs.loop.contracts import FinishInput, ThinkInput
+from runs.loop import endings, resumes, sweeps, temporal
+from runs.loop.contracts import FinishInput, ThinkInput, Thought
 from runs.loop.turns import open_turn
-from runs.models import Operation, Run
+from runs.models import Artifact, Operation, Run
 from tests.boundary_scene import at_once
 from tests.kernel import (
     Carrier,
@@ -98,6 +98,9 @@ def test_only_a_failed_run_that_would_not_fail_again_at_once_is_resumed(project)
     assert refusal(run) == "not_failed"
     assert refusal(failed(run, failure_code="limit_turns")) == "limit_reached"
     assert refusal(failed(run, resuming_since=Now())) == "resuming"
+    failed(run, resuming_since=None)
+    Artifact.objects.filter(run=run).update(purged_at=Now(), body=None)
+    assert refusal(run) == "purged"
     with pytest.raises(Conflict, match="another compensation"):
         resumes._check(Run(state="failed", compensates_id=run.id))
     with pytest.raises(NotFound):
@@ -137,6 +140,18 @@ def test_an_end_that_an_old_worker_writes_late_does_not_end_the_resumed_run(proj
     resume(run)
     endings.finish(FinishInput(run_id=run.id, outcome="failed", code="model_timeout"))
     assert (read(run).state, told(run)) == ("running", ["run.started", "run.resumed"])
+
+
+def test_an_execution_that_the_run_went_on_without_is_told_to_stop_and_touches_nothing(project):
+    run = failed(begin([says("done")], project=project), resumes=2, resuming_since=Now())
+    asked = ThinkInput(run_id=run.id, turn=1, attempt=1, tools=True, calls_allowed=1, resumption=1)
+    assert open_turn(asked, lambda *_: None) == Thought(kind="stopped")
+    assert (read(run).state, read(run).resumes) == ("failed", 2), "its claim is not confirmed by another execution"
+    assert sweeps.look(run.id, (), resumption=1).cancel_requested
+    assert not sweeps.look(run.id, (), resumption=2).cancel_requested
+    Run.objects.filter(id=run.id).update(resuming_since=None)
+    assert sweeps.look(run.id, (), resumption=2).cancel_requested, "its claim was given up"
+    assert endings.in_flight(run.id, 1) == []
 
 
 def _close(run) -> None:
