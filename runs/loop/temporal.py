@@ -124,9 +124,14 @@ async def _start(given: RunInput) -> None:
     except WorkflowAlreadyStartedError:
         return
     except RPCError as error:
-        if error.status == RPCStatusCode.UNAVAILABLE and "Connection refused" in error.message:
-            raise Down("the workflow engine cannot be reached; try again later") from error
-        raise Unclear("the workflow engine did not confirm the start; it is being looked into") from error
+        raise _unconfirmed(error, "start") from error
+
+
+def _unconfirmed(error: RPCError, what: str) -> Down | Unclear:
+    """What an error says of a start or a resume: nothing was sent, or nobody knows."""
+    if error.status == RPCStatusCode.UNAVAILABLE and "Connection refused" in error.message:
+        return Down("the workflow engine cannot be reached; try again later")
+    return Unclear(f"the workflow engine did not confirm the {what}; it is being looked into")
 
 
 def start_again(given: RunInput) -> None:
@@ -157,9 +162,7 @@ async def _start_again(given: RunInput) -> None:
                 return
             await asyncio.sleep(CLOSING_LOOK_SECONDS)
         except RPCError as error:
-            if error.status == RPCStatusCode.UNAVAILABLE and "Connection refused" in error.message:
-                raise Down("the workflow engine cannot be reached; try again later") from error
-            raise Unclear("the workflow engine did not confirm the resume; it is being looked into") from error
+            raise _unconfirmed(error, "resume") from error
     raise Unclear("the failed execution has not closed yet; try again in a few seconds")
 
 
