@@ -22,7 +22,7 @@ from runs.boundary.compensation_declared import Compensation
 from runs.boundary.contracts import NotSent
 from runs.boundary.effects import python
 from runs.boundary.mcp_config import McpServerConfig
-from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.mcp_tools import ListedTool, definition_digest, list_tools
 from runs.boundary.models import port
 from runs.boundary.tool_names import exposed_name

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import anyio
 from mcp import Client, MCPError
@@ -43,6 +42,7 @@ from runs.boundary.contracts import NotSent, Refused
 from runs.boundary.mcp_config import McpServerConfig, ValueMissing, secrets_of
 from runs.boundary.mcp_http import McpHttpTransport, http_client
 from runs.boundary.mcp_stdio import ServerProcess, stdio_streams
+from runs.boundary.mcp_tools import digest_of_definition
 from runs.boundary.mcp_wire import WIRE_BYTES_MAX, CallRecord, Streams, current_call, observed
 
 SESSIONS_MAX = 32  # of one event loop; each stdio one is two processes
@@ -107,15 +107,6 @@ class _Known:
 
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
-
-
-def definition_digest(server: str, name: str, description: str, input_schema: Mapping[str, Any]) -> str:
-    """What an approval binds to: another description or schema under the same name is another tool.
-
-    Raises NotCanonical for a schema that has no canonical form.
-    """
-    definition = {"server": server, "name": name, "description": description, "input_schema": dict(input_schema)}
-    return sha256_hex(canonical_bytes(definition))
 
 
 class McpSession:
@@ -489,21 +480,6 @@ class McpSessions:
             del self._sessions[session.key]
 
 
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, McpSessions] = WeakKeyDictionary()
-
-
-def current_sessions() -> McpSessions:
-    """The pool of the running event loop. A worker awaits `close_sessions()` before its loop ends."""
-    return _pools.setdefault(asyncio.get_running_loop(), McpSessions())
-
-
-async def close_sessions() -> None:
-    """Close the pool of the running event loop; a later call in the same loop gets a new one."""
-    pool = _pools.pop(asyncio.get_running_loop(), None)
-    if pool is not None:
-        await pool.close()
-
-
 def redact(text: str, secrets: tuple[str, ...]) -> str:
     """The text without any of the server's secrets, should it have repeated one."""
     for secret in secrets:
@@ -532,7 +508,7 @@ def _retrieved(task: asyncio.Task[None]) -> None:
 
 def _digest_or_nothing(server: str, name: str, description: object, schema: dict[str, Any]) -> str:
     try:
-        return definition_digest(server, name, description if isinstance(description, str) else "", schema)
+        return digest_of_definition(server, name, description if isinstance(description, str) else "", schema)
     except ValueError:
         return ""
 

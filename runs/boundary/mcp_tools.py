@@ -12,11 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from kernel_project.primitives.canonical import NotCanonical
+from kernel_project.primitives.canonical import NotCanonical, canonical_bytes, sha256_hex
 from runs.boundary.arguments import schema_problems
 from runs.boundary.mcp_config import McpServerConfig
-from runs.boundary.mcp_sessions import current_sessions
-from runs.boundary.mcp_sessions import definition_digest as digest_of_definition
+from runs.boundary.mcp_pool import current_sessions
 
 TOOLS_MAX = 500  # of one server; a model cannot choose among more
 NAME_CHARACTERS_MAX = 256
@@ -59,8 +58,17 @@ async def list_tools(config: McpServerConfig, workspace: str = "") -> Listing:
 
 
 def definition_digest(listed: ListedTool) -> str:
-    """What approvals bind to: SHA-256 of the canonical {server, name, description, input_schema}."""
+    """What approvals bind to."""
     return digest_of_definition(listed.server, listed.name, listed.description, listed.input_schema)
+
+
+def digest_of_definition(server: str, name: str, description: str, input_schema: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical definition: another description or schema under the same name is another tool.
+
+    Raises NotCanonical for a schema that has no canonical form.
+    """
+    definition = {"server": server, "name": name, "description": description, "input_schema": dict(input_schema)}
+    return sha256_hex(canonical_bytes(definition))
 
 
 def read_listing(server: str, raw_tools: list[dict[str, Any]]) -> Listing:

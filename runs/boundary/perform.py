@@ -15,7 +15,7 @@ from runs.boundary import declared, faults, operations, outcomes
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.effects import adapter
 from runs.boundary.gate import ATTEMPTS_MAX
-from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.operations import STATE, Effect, Held, Settled, Step, Superseded, Unclear
 from runs.boundary.outcomes import Outcome
 from runs.boundary.threads import in_thread, to_the_end, uninterrupted

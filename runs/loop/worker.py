@@ -15,7 +15,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from runs.boundary import sandbox_upkeep
 from runs.boundary.effects import python
-from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.models import port
 from runs.loop.activities import ACTIVITIES
 from runs.loop.temporal import connect

@@ -12,7 +12,8 @@ import pytest
 
 from runs.boundary.contracts import NotSent, ProbeVerdict, Refused
 from runs.boundary.effects import mcp
-from runs.boundary.mcp_sessions import CallTimedOut, SessionLost, Unclear, close_sessions
+from runs.boundary.mcp_pool import close_sessions
+from runs.boundary.mcp_sessions import CallTimedOut, SessionLost, Unclear
 from tests.mcp_servers.running import Marks, dispatch, free_port, http_ledger, lines, stdio_config
 
 NOTICED_SECONDS = 5

@@ -10,8 +10,9 @@ import pytest
 
 from runs.boundary.contracts import Refused
 from runs.boundary.effects import mcp
+from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.mcp_results import NEEDS_INPUT, NO_ERROR_TEXT, NO_TEXT
-from runs.boundary.mcp_sessions import Unclear, close_sessions
+from runs.boundary.mcp_sessions import Unclear
 from tests.mcp_servers.running import dispatch, lines, raw_config, stdio_config
 
 

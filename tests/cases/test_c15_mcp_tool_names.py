@@ -11,7 +11,7 @@ import pytest
 from runs.boundary.contracts import NotSent
 from runs.boundary.effects import mcp
 from runs.boundary.mcp_config import McpServerConfig
-from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.mcp_tools import Listing, definition_digest, list_tools
 from runs.boundary.tool_names import exposed_names
 from tests.mcp_servers.running import dispatch, lines, raw_config, stdio_config

@@ -14,7 +14,7 @@ import pytest
 from runs.boundary import mcp_wire
 from runs.boundary.contracts import EffectResult
 from runs.boundary.effects import mcp
-from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.mcp_pool import close_sessions
 from tests.mcp_servers.running import dispatch, free_port, http_ledger, lines, raw_config, stdio_config
 
 SCHEMA = {"type": "object"}

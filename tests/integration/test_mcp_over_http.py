@@ -12,7 +12,8 @@ import pytest
 
 from runs.boundary.contracts import NotSent, Refused
 from runs.boundary.effects import mcp
-from runs.boundary.mcp_sessions import CallTimedOut, Unclear, close_sessions
+from runs.boundary.mcp_pool import close_sessions
+from runs.boundary.mcp_sessions import CallTimedOut, Unclear
 from tests.mcp_servers.running import dispatch
 
 SAID = {"content": [{"type": "text", "text": "said"}]}

@@ -17,7 +17,8 @@ from django.conf import settings
 from runs.boundary import mcp_calls
 from runs.boundary.contracts import Dispatch, ProbeAnswer, ProbeVerdict
 from runs.boundary.effects import mcp
-from runs.boundary.mcp_sessions import SessionLost, close_sessions
+from runs.boundary.mcp_pool import close_sessions
+from runs.boundary.mcp_sessions import SessionLost
 from tests.mcp_servers.running import dispatch, lines, stdio_config
 
 FIND = {"tool": "find", "found_when": {"contains": '"tool": "write", "key": "{operation_id}"'}}  # not what hangs

@@ -17,7 +17,7 @@ import pytest
 from runs.boundary import mcp_sessions
 from runs.boundary.contracts import NotSent
 from runs.boundary.effects import mcp
-from runs.boundary.mcp_sessions import close_sessions, current_sessions
+from runs.boundary.mcp_pool import close_sessions, current_sessions
 from tests.mcp_servers.running import dispatch, raw_config
 
 ENDED_SECONDS = 10

@@ -16,7 +16,7 @@ import pytest
 from runs.boundary.contracts import ProbeVerdict
 from runs.boundary.effects import mcp
 from runs.boundary.mcp_config import McpServerConfig
-from runs.boundary.mcp_sessions import close_sessions
+from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.mcp_tools import list_tools
 from tests.mcp_servers.running import dispatch
 

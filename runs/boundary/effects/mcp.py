@@ -17,8 +17,9 @@ from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer
 from runs.boundary.dispatched import seconds_left, unreadable
 from runs.boundary.lookups import LookUp, cannot_tell, judged
 from runs.boundary.mcp_config import McpServerConfig, stored_config
+from runs.boundary.mcp_pool import current_sessions
 from runs.boundary.mcp_results import effect_result
-from runs.boundary.mcp_sessions import Answer, Unclear, current_sessions
+from runs.boundary.mcp_sessions import Answer, Unclear
 from runs.boundary.placeholders import filled, values_of
 
 IDEMPOTENCY_KEY = "idempotency_key"

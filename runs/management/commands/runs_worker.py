@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand
 
 class Command(BaseCommand):
     help = "Work for Temporal: run workflows and activities until SIGTERM, then drain and end."
+    requires_system_checks: list[str] = []  # they import every page of the admin; a step of the deployment
 
     def handle(self, **options: Any) -> None:
         from runs.loop.worker import work
