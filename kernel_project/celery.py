@@ -9,6 +9,8 @@ from celery import Celery
 from celery.signals import task_success
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kernel_project.settings")
+# Django's checks import every page of the admin: `manage.py check` is a step of the deployment, not of each process.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("kernel_project")
 app.config_from_object("django.conf:settings", namespace="CELERY")

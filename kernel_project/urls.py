@@ -8,6 +8,7 @@ from kernel_project.metrics import metrics
 from kernel_project.readiness import healthz, readyz
 from kernel_project.web.failures import bad_request, no_such_path, not_found, permission_denied, server_error
 
+admin.autodiscover()
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", api.urls),

@@ -16,6 +16,7 @@ FOREVER_SECONDS = 10 * 365 * 24 * 3600.0
 
 class Command(BaseCommand):
     help = "Publish the outbox to the event store, like the Celery task, until SIGTERM, Ctrl-C or for --seconds."
+    requires_system_checks: list[str] = []  # they import every page of the admin; a step of the deployment
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--seconds", type=float, default=FOREVER_SECONDS, help="how long; default: until stopped")
