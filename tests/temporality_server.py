@@ -35,6 +35,7 @@ from temporality.sql import statement
 START_SECONDS = 30
 STOP_SECONDS = 15
 ANSWER_SECONDS = 30
+TEMPLATE = "events_template"
 POLL_SECONDS = 0.05
 ROOT = Path(__file__).resolve().parents[1]
 EVENTS = "/v1/observations/events"
@@ -143,10 +144,23 @@ class EventStore:
 def migrated(postgres: Postgres) -> EventStore:
     """A fresh event store whose server does not run."""
     name = f"events_{uuid.uuid4().hex[:12]}"
-    postgres.ensure_database(name)
-    store = EventStore(postgres.url(name), free_port())
-    store.command("migrate", "--database", "temporality", "--verbosity", "0")
-    return store
+    _ensure_template(postgres)
+    with postgres.connect() as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
+    return EventStore(postgres.url(name), free_port())
+
+
+def _ensure_template(postgres: Postgres) -> None:
+    """A migrated database that nobody uses: a copy of it is there in no time."""
+    with postgres.connect() as connection:
+        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [TEMPLATE]).fetchone():
+            return
+    half_made = f"{TEMPLATE}_{uuid.uuid4().hex[:12]}"
+    postgres.ensure_database(half_made)
+    store = EventStore(postgres.url(half_made), free_port())
+    store.command("migrate", "temporality", "--database", "temporality", "--verbosity", "0")
+    with postgres.connect() as connection:
+        connection.execute(f'ALTER DATABASE "{half_made}" RENAME TO "{TEMPLATE}"')
 
 
 @contextlib.contextmanager

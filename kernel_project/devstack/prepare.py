@@ -45,7 +45,7 @@ def ensure_temporality() -> None:
     from django.core.management import call_command
 
     wait_for_database("temporality")
-    call_command("migrate", database="temporality", interactive=False, verbosity=1)
+    call_command("migrate", "temporality", database="temporality", interactive=False, verbosity=1)
     rights = ("--name", "kernel", "--role", "writer", "--all-projects")
     call_command("temporality_token", "ensure", *rights, "--token-env", "TEMPORALITY_TOKEN")
 

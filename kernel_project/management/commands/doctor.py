@@ -19,7 +19,7 @@ import psycopg
 import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connections, router
 from django.db.migrations.executor import MigrationExecutor
 
 from kernel_project.devstack.layout import Layout
@@ -133,10 +133,11 @@ def database(alias: str, variable: str) -> Callable[[], str]:
 
 
 def _migrations(alias: str) -> str:
-    option = "" if alias == "default" else f" --database {alias}"
+    option = "" if alias == "default" else f" {alias} --database {alias}"
     try:
         executor = MigrationExecutor(connections[alias])
-        plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        ours = [leaf for leaf in executor.loader.graph.leaf_nodes() if router.allow_migrate(alias, leaf[0])]
+        plan = executor.migration_plan(ours)
     except DatabaseError as error:
         raise NotOk(_words(error), f"run `manage.py migrate{option}`") from None
     if plan:
