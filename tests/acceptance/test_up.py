@@ -24,7 +24,7 @@ from kernel_project.devstack.process import is_alive
 from tests.processes import of_stack, wait_until_gone
 
 READY_SECONDS_MAX = 110.0  # alone on two cores it takes some 12 s; the tests' neighbours take most of them
-KILLS = 6
+KILLS = 4
 SERVICES = (
     "postgres", "postgres temporality", "broker", "temporal", "temporality", "artifact store", "worker",
     "celery worker", "beat", "web",

@@ -20,7 +20,7 @@ from tests.api_scene import make_scene
 from tests.api_server import serving
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("temporal_server")]
-EXAMPLES = int(os.environ.get("KERNEL_API_EXAMPLES", "6"))  # per route and phase; a longer search is for by hand
+EXAMPLES = int(os.environ.get("KERNEL_API_EXAMPLES", "4"))  # per route and phase; a longer search is for by hand
 SEED = 20
 
 
