@@ -1,4 +1,6 @@
-"""`manage.py bench decision`: how soon a call leaves after a person said yes, by the database's own times."""
+"""`manage.py bench decision`: how soon a call leaves after a person said yes, by the database's own times; and how soon
+the page opens on which people say it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from django.conf import settings
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from approvals import bench as approvals_bench
 from approvals import services as approvals
 from approvals.contracts import Decider
 from approvals.models import Approval
@@ -50,7 +53,8 @@ def decision() -> list[Figure]:
         Figure(
             "p95_ms", statistics.quantiles(took, n=20)[18], "ms", at_most=500,
             beside={"p50_ms": statistics.median(took), "max_ms": max(took)},
-        )
+        ),
+        *approvals_bench.queue(),
     ]  # fmt: skip
 
 

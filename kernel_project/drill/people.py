@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from kernel_project.devstack.api_client import Json
-from kernel_project.drill.scene import END_SECONDS_MAX, Scene
+from kernel_project.drill.scene import END_SECONDS_MAX, Scene, pause
 
 Seen = Iterator[tuple[str, bool]]
 
@@ -15,6 +16,8 @@ OUTCOMES = (  # agent, tool, state of the call, state of the run, last word of t
     ("f11-expired", "ask_briefly", "expired", "completed", "approval.timed_out"),
     ("f11-cancelled", "ask_or_cancel", "expired", "cancelled", "approval.timed_out"),
 )
+AWAY_SECONDS = 6.0  # longer than the sweep that tells waiting decisions again waits between two tries
+HEALED_SECONDS_MAX = 5.0  # from everything being back to the call
 
 
 def f11(scene: Scene) -> Seen:
@@ -28,10 +31,35 @@ def f11(scene: Scene) -> Seen:
         yield f"told as approval.requested and {told}, with actor and policy", _is_told(scene.events(run), told)
     executed = {agent: scene.booked(agent) for agent in runs}
     yield f"executed {executed}", executed == {agent: int(agent == "f11-granted") for agent in runs}
+    for service in ("temporal", "worker"):
+        yield from _decided_without(scene, service)
+
+
+def _decided_without(scene: Scene, service: str) -> Seen:
+    """A yes that nobody could pass on is not forgotten."""
+    agent = f"f11-without-{service}"
+    run = scene.start(agent)
+    request = scene.client.until("the request", lambda: _waiting(scene, run), END_SECONDS_MAX)
+    with scene.without(service):
+        _answer(scene, request, "approve")
+        pause(AWAY_SECONDS)
+        executed = scene.booked(agent)
+    scene.client.until("everything to be back", scene.client.is_ready, END_SECONDS_MAX)
+    back = time.monotonic()
+    scene.wait_for_booking(agent)
+    took = time.monotonic() - back
+    yield (
+        f"approved while the {service} was away: executed {executed} times then, and {took:.1f} s after all was back",
+        executed == 0 and took <= HEALED_SECONDS_MAX,
+    )
+    yield f"the run {(ended := scene.end(run)['state'])}", ended == "completed"
 
 
 def _decide(scene: Scene, run_id: str, verdict: str) -> None:
-    request = scene.client.until("the request", lambda: _waiting(scene, run_id), END_SECONDS_MAX)
+    _answer(scene, scene.client.until("the request", lambda: _waiting(scene, run_id), END_SECONDS_MAX), verdict)
+
+
+def _answer(scene: Scene, request: Json, verdict: str) -> None:
     scene.client.post(f"/approvals/{request['id']}/decide", {"verdict": verdict, "reason": "the drill"})
 
 

@@ -48,6 +48,8 @@ AGENTS: dict[str, list[Json]] = {
     "f11-expired": [_call("ask_briefly", "f11-expired"), DONE],
     "f11-rejected": [_call("ask_first", "f11-rejected"), DONE],
     "f11-cancelled": [_call("ask_or_cancel", "f11-cancelled"), DONE],
+    "f11-without-temporal": [_call("ask_first", "f11-without-temporal"), DONE],
+    "f11-without-worker": [_call("ask_first", "f11-without-worker"), DONE],
     "f12": [_call("pay", "f12", seconds=4), _call("pay", "f12-never"), DONE],
 }
 POLICIES: list[Json] = [

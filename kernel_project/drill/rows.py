@@ -96,7 +96,12 @@ ROWS = (
         outages.f10,
         frozenset({"temporality"}),
     ),
-    Row("F11", "a granted, rejected or unanswered request ends as declared, with its events", people.f11),
+    Row(
+        "F11",
+        "a granted, rejected or unanswered request ends as declared, with its events; a decision survives outages",
+        people.f11,
+        frozenset({"temporal"}),
+    ),
     Row("F12", "cancel cooperatively; nothing is undone, partial execution stays visible", people.f12),
 )
 
