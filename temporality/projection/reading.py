@@ -66,7 +66,10 @@ async def run_state(store: Store, grant: Grant, query: Query) -> str:
     run, when = query.needed("run"), When.of(query, "at")
     named = {"project": _project(grant, query), "run": run}
     async with store.read() as connection:
-        rows = await _rows(connection, "read_run", **named, limit=SOURCES_MAX)
+        if when.is_past:
+            rows = await _rows(connection, "read_run_then", **named, **when._asdict(), limit=SOURCES_MAX)
+        else:
+            rows = await _rows(connection, "read_run", **named, limit=SOURCES_MAX)
         if not rows and not (await _rows(connection, "read_run_exists", **named))[0][0]:
             raise NotFound("nothing of this run has arrived")
         sources = [_run_source(row) for row in rows]
@@ -91,13 +94,11 @@ def _run_source(row: Sequence[Any]) -> dict[str, Any]:
 
 
 async def _as_of(connection: Connection, sources: list[dict[str, Any]], named: Mapping[str, str], when: When) -> None:
-    """Replace the state by that of the time: folded again from the events that had happened."""
+    """Add the state of the time: folded again from the events that count then."""
     then = await _then(connection, named["project"], "run", when, run=named["run"])
     items = {source_id: registers for source_id, _, registers, _ in then}
     for source in sources:
         registers = items.get(source["source_id"], {})
-        for name in ("started", "reason", "events"):
-            source.pop(name, None)
         source |= {"status": status_of("run", registers), **_spread(registers)}
 
 
@@ -248,32 +249,37 @@ def _timeline_mark(row: Sequence[Any]) -> tuple[int, str, str, str]:
 async def gaps(store: Store, grant: Grant, query: Query) -> str:
     """Runs with missing sequences: the first hole of each."""
     names = ("source_id", "run", "contiguous", "highest", "count", "last_received_at", "missing_from", "missing_to")
-    return await _table(store, grant, query, "read_gaps", "gaps", names)
+    return await _table(store, grant, query, "read_gaps", "gaps", names, {"source_id": str, "run": str})
 
 
 async def conflicts(store: Store, grant: Grant, query: Query) -> str:
     """Refused second versions, each beside the first; `kept` is null if that is of a project the token may not read."""
     names = ("kind", "source_id", "event_id", "run", "first_seen_at", "last_seen_at", "times_seen", "refused", "kept")
-    return await _table(store, grant, query, "read_conflicts", "conflicts", names, readable=grant.readable(None))
+    readable = grant.readable(None)
+    return await _table(store, grant, query, "read_conflicts", "conflicts", names, {"id": int}, readable=readable)
 
 
 PENDING = ("source_id", "event_id", "type", "run", "kind", "key", "state", "reason", "received_at", "edges")
+BY_POSITION = {"position": int}
 
 
 async def quarantine(store: Store, grant: Grant, query: Query) -> str:
     """Events whose meaning is not known: stored, not applied."""
-    return await _table(store, grant, query, "read_pending", "quarantine", PENDING, states=["quarantined"])
+    states = ["quarantined"]
+    return await _table(store, grant, query, "read_pending", "quarantine", PENDING, BY_POSITION, states=states)
 
 
 async def unresolved(store: Store, grant: Grant, query: Query) -> str:
     """Events that wait for a parent."""
-    return await _table(store, grant, query, "read_pending", "unresolved", PENDING, states=list(LISTED_STATES))
+    states = list(LISTED_STATES)
+    return await _table(store, grant, query, "read_pending", "unresolved", PENDING, BY_POSITION, states=states)
 
 
 async def unresolvable(store: Store, grant: Grant, query: Query) -> str:
     """Causal edges that can never be satisfied, with the reason; nobody waits for them."""
     names = ("source_id", "event_id", "parent_event_id", "reason")
-    return await _table(store, grant, query, "read_unresolvable", "unresolvable", names)
+    marks = {"position": int, "parent": str}
+    return await _table(store, grant, query, "read_unresolvable", "unresolvable", names, marks)
 
 
 async def lag(store: Store, grant: Grant, query: Query) -> str:
@@ -293,14 +299,25 @@ async def lag(store: Store, grant: Grant, query: Query) -> str:
 
 
 async def _table(
-    store: Store, grant: Grant, query: Query, name: str, member: str, columns: Sequence[str], **parameters: Any
+    store: Store,
+    grant: Grant,
+    query: Query,
+    name: str,
+    member: str,
+    columns: Sequence[str],
+    marks: Mapping[str, type],
+    **parameters: Any,
 ) -> str:
-    project, limit = _project(grant, query), query.limit()
+    """A page of a list. Behind the columns of the answer, each row holds the marks that the next page starts after."""
+    project, limit, cursor = _project(grant, query), query.limit(), query.text("cursor")
+    place = read_cursor(cursor, *marks.values()) if cursor else [None] * len(marks)
+    after = {f"after_{mark}": value for mark, value in zip(marks, place, strict=True)}
     async with store.read() as connection:
-        rows = await _rows(connection, name, project=project, limit=limit, **parameters)
+        rows = await _rows(connection, name, project=project, limit=limit + 1, **after, **parameters)
         behind = await _behind(connection)
-    found = [dict(zip(columns, map(_plain, row), strict=True)) for row in rows]
-    return json.dumps({member: found, "count": len(found), "projection": behind})
+    found = [dict(zip(columns, map(_plain, row), strict=False)) for row in rows[:limit]]
+    next_cursor = write_cursor(*rows[limit - 1][len(columns) :]) if len(rows) > limit else ""
+    return json.dumps({member: found, "count": len(found), "next_cursor": next_cursor, "projection": behind})
 
 
 def _plain(value: Any) -> Any:

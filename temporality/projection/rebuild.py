@@ -59,7 +59,7 @@ def rebuild(connection: Connection, *, project: str = "", swap: bool = True, rep
         raise Conflict("another rebuild is running")
     _clear_retired(connection)
     generation, target = _begin(connection, project)
-    with _rare_collections():
+    with _rare_collections(), _not_waiting_for_the_disk(connection):
         events = _read_until(connection, generation, project, target, report)
         for _ in range(CATCH_UP_ROUNDS_MAX):
             live = _live_position(connection)
@@ -112,6 +112,17 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+@contextmanager
+def _not_waiting_for_the_disk(connection: Connection) -> Iterator[None]:
+    """A crash of the server may take the last steps of a shadow away, place and all: they are done again."""
+    connection.execute("SET synchronous_commit = off")
+    try:
+        yield
+    finally:
+        if not connection.broken:
+            connection.execute("RESET synchronous_commit")
+
+
 def _begin(connection: Connection, project: str) -> tuple[int, int]:
     parameters = {"project": project, "catalogue": catalogue.fingerprint()}
     generation, _, target, found = _row(connection, "rebuild_begin", **parameters)
@@ -155,6 +166,7 @@ def _live_position(connection: Connection) -> int:
 
 def _compare_and_swap(connection: Connection, generation: int, project: str, swap: bool) -> Rebuilt:
     with connection.transaction():
+        connection.execute("SET LOCAL synchronous_commit TO DEFAULT")  # from here on it is read
         old, position = _row(connection, "rebuild_lock_live")
         position = max(position, _row(connection, "rebuild_position", generation=generation)[0])
         _read_until(connection, old, "", position, None)  # the live one may have been the slower of the two

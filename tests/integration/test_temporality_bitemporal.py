@@ -106,6 +106,22 @@ def test_an_approval_and_its_run_are_read_as_they_were(tell: Any, ask: Any) -> N
     assert ask("runs/state", run="r", at=at(0))["status"] == "unknown"
 
 
+def test_what_had_arrived_of_a_run_is_of_the_same_time_as_its_state(tell: Any, ask: Any) -> None:
+    tell("run.started", 1, sequence=1)
+    known = tell("turn.started", 2, sequence=2)
+    tell("turn.completed", 4, sequence=4, caused_by=["never sent"])
+    tell("run.completed", 5, sequence=5)
+    [then] = ask("runs/state", run="r", known_at=known)["sources"]
+    assert then["received"] == {"count": 2, "highest": 2, "contiguous": 2, "unnumbered": 0}
+    assert (then["status"], then["last_received_at"], then["held_back"], then["incomplete"]) == (
+        "running", known, 0, False,
+    )  # fmt: skip
+    [later] = ask("runs/state", run="r", at=at(4))["sources"]
+    assert later["received"] == {"count": 3, "highest": 4, "contiguous": 2, "unnumbered": 0}
+    assert (later["status"], later["held_back"], later["incomplete"]) == ("running", 1, True)
+    assert ask("runs/state", run="r", at=at(0))["sources"] == []
+
+
 def test_what_waits_for_its_cause_is_not_counted_and_the_item_is_incomplete(tell: Any, ask: Any) -> None:
     tell("approval.requested", 1, operation_id="o", sequence=1)
     tell("tool.started", 1, operation_id="o", sequence=3)
