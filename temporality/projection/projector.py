@@ -7,7 +7,7 @@ itself and what depends on it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -48,6 +48,10 @@ POSITION_MAX = 2**63 - 1
 FOLDED_NAMES = array(sorted(FOLDED_TYPES))
 LIVE_GENERATION = statement("project_live")
 Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+Window = Mapping[str, Any]  # the parameters of project_read
+Read = Callable[[Window], list[tuple[Any, ...]]]
 
 
 class Step(NamedTuple):
@@ -92,8 +96,10 @@ def advance(
     upto: int = POSITION_MAX,
     events_max: int = BATCH_EVENTS,
     bytes_max: int = STEP_BYTES,
+    read: Read | None = None,
 ) -> Step:
-    """Apply what was released, then the next events up to a position. One transaction of its own.
+    """Apply what was released, then the next events up to a position. One transaction of its own. `read` reads the
+    inbox instead of this connection.
 
     Does nothing if another projector has the turn.
     """
@@ -109,7 +115,7 @@ def advance(
         batch = _Batch(generation)
         released = _apply_released(connection, batch, min(events_max, READY_EVENTS_MAX), bytes_max)
         window = {"after": position, "upto": upto, "project": project, "limit": events_max, "bytes_max": bytes_max}
-        rows = _rows(connection, "project_read", folded=FOLDED_NAMES, **window)
+        rows = read(window) if read else read_window(connection, window)
         arrived = [Fact.of(row) for row in rows]
         _interpret(connection, batch, arrived, position)
         reached = arrived[-1].position if arrived else position
@@ -122,6 +128,11 @@ def advance(
             connection.execute(statement("project_advance"), marks)
         more = full or bool(_scalar(connection, "project_has_ready", generation=generation))
         return Step(len(released) + len(arrived), reached, more)
+
+
+def read_window(connection: Connection, window: Window) -> list[tuple[Any, ...]]:
+    """The next events of the inbox. They never change, so it does not matter when they are read."""
+    return _rows(connection, "project_read", folded=FOLDED_NAMES, **window)
 
 
 def _facts(connection: Connection, name: str, **parameters: Any) -> list[Fact]:

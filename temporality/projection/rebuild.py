@@ -8,15 +8,26 @@ from __future__ import annotations
 import gc
 import hashlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
 from kernel_project.primitives.errors import Conflict
 from temporality import catalogue
-from temporality.projection.projector import STEP_BYTES, Connection, Step, advance, live_generation, release
+from temporality.projection.projector import (
+    STEP_BYTES,
+    Connection,
+    Read,
+    Step,
+    Window,
+    advance,
+    live_generation,
+    read_window,
+    release,
+)
 from temporality.sql import statement
 
 STEP_EVENTS = 5_000  # of one transaction; more than live, because nobody waits for it
@@ -59,12 +70,12 @@ def rebuild(connection: Connection, *, project: str = "", swap: bool = True, rep
         raise Conflict("another rebuild is running")
     _clear_retired(connection)
     generation, target = _begin(connection, project)
-    with _rare_collections(), _not_waiting_for_the_disk(connection):
-        events = _read_until(connection, generation, project, target, report)
+    with _rare_collections(), _not_waiting_for_the_disk(connection), ReadAhead(connection) as ahead:
+        events = _read_until(connection, generation, project, target, report, ahead)
         for _ in range(CATCH_UP_ROUNDS_MAX):
             live = _live_position(connection)
             count = _remaining(connection, generation, project, live)
-            events += _read_until(connection, generation, project, live, None)
+            events += _read_until(connection, generation, project, live, None, ahead)
             if count <= NEAR_EVENTS:
                 break
         found = _compare_and_swap(connection, generation, project, swap)
@@ -131,11 +142,49 @@ def _begin(connection: Connection, project: str) -> tuple[int, int]:
     return generation, target
 
 
-def _read_until(connection: Connection, generation: int, project: str, upto: int, report: Progress | None) -> int:
+class ReadAhead:
+    """Reads the next window of the inbox, on a connection of its own, while the last one is worked on."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = psycopg.connect(
+            connection.info.dsn, password=connection.info.password or None, autocommit=True
+        )
+        self._thread = ThreadPoolExecutor(1)
+        self._begun: tuple[Window, Future[list[tuple[Any, ...]]]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        self._connection.close()
+
+    def __call__(self, window: Window) -> list[tuple[Any, ...]]:
+        begun, self._begun = self._begun, None
+        rows = begun[1].result() if begun and begun[0] == window else self._thread.submit(self._read, window).result()
+        if len(rows) == window["limit"]:
+            following = {**window, "after": rows[-1][0]}
+            self._begun = following, self._thread.submit(self._read, following)
+        return rows
+
+    def _read(self, window: Window) -> list[tuple[Any, ...]]:
+        with self._connection.transaction():
+            self._connection.execute(statement("project_plan"))
+            return read_window(self._connection, window)
+
+
+def _read_until(
+    connection: Connection,
+    generation: int,
+    project: str,
+    upto: int,
+    report: Progress | None,
+    read: Read | None = None,
+) -> int:
     total = _remaining(connection, generation, project, upto) if report else 0
     done = 0
     while True:
-        step = _step(connection, generation, upto)
+        step = _step(connection, generation, upto, read)
         done += step.events
         if report:
             report(done, total)
@@ -143,12 +192,12 @@ def _read_until(connection: Connection, generation: int, project: str, upto: int
             return done
 
 
-def _step(connection: Connection, generation: int, upto: int) -> Step:
+def _step(connection: Connection, generation: int, upto: int, read: Read | None) -> Step:
     """One step, of half the size after each timeout. Raises QueryCanceled if a single event takes too long."""
     events_max, bytes_max = STEP_EVENTS, STEP_BYTES
     while True:
         try:
-            return advance(connection, generation, upto=upto, events_max=events_max, bytes_max=bytes_max)
+            return advance(connection, generation, upto=upto, events_max=events_max, bytes_max=bytes_max, read=read)
         except psycopg.errors.QueryCanceled:
             if events_max == 1:
                 raise
