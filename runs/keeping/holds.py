@@ -133,12 +133,17 @@ def _told(hold: Hold, what: str, by: Actor, reason: str) -> NewEvent:
 
 @receiver(journal_month_expires, dispatch_uid="holds keep months")
 def keeps_month(*, first: UUID, beyond: UUID, **_: Any) -> str:
-    """Why this month of the journal must stay, or "". Inside the drop's transaction no hold comes in between."""
+    """Why this month of the journal must stay, or "". Inside the drop's transaction no hold comes in between.
+
+    Nor does a resume: its claim looks for the run's journal, and waits for the drop or makes it wait.
+    """
     span = {"first": first, "beyond": beyond}
     if connection.in_atomic_block:
         rows(HERE, "lock_projects_of_month", span)
-    found = rows(HERE, "hold_on_month", span)
-    return f"it is on legal hold {found[0][0]}" if found else ""
+    if found := rows(HERE, "hold_on_month", span):
+        return f"it is on legal hold {found[0][0]}"
+    [[run_id]] = rows(HERE, "goes_on_in_month", span)
+    return f"run {run_id} may tell more" if run_id else ""
 
 
 @receiver(streams_expire, dispatch_uid="holds keep streams")
