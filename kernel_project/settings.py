@@ -131,6 +131,7 @@ TEMPORALITY_TOKEN = ENV.temporality_token
 KERNEL_SOURCE_ID = ENV.kernel_source_id
 OUTBOX_KEEP_MONTHS = ENV.outbox_keep_months
 ARTIFACT_URL = ENV.artifact_url
+ARTIFACT_KEYS = ENV.artifact_keys
 EXPORT_SIGNING_KEY = ENV.export_signing_key
 WORKSPACE_ROOT = Path(ENV.workspace_root)
 PUBLIC_URL = ENV.kernel_public_url.rstrip("/")
