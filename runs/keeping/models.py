@@ -176,7 +176,10 @@ class AuditEntry(models.Model):
     class Meta:
         verbose_name_plural = "audit entries"
         constraints = [
-            models.UniqueConstraint(fields=["project", "sequence"], name="audit_chain"),
+            # a fresh entry is in no chain: whoever acts pays for one index less
+            models.UniqueConstraint(
+                fields=["project", "sequence"], name="audit_place", condition=Q(sequence__isnull=False)
+            ),
             models.CheckConstraint(
                 condition=Q(sequence__isnull=True, hash="") | Q(sequence__isnull=False, project__isnull=False),
                 name="audit_entry_is_sealed_whole",
@@ -184,7 +187,8 @@ class AuditEntry(models.Model):
         ]
         indexes = [
             models.Index(fields=["id"], name="audit_unsealed", condition=Q(sequence__isnull=True)),  # read by sealing
-            models.Index(fields=["run_id"], name="audit_of_run"),  # read by the export
+            # read by the export
+            models.Index(fields=["run_id"], name="audit_sealed_of_run", condition=Q(sequence__isnull=False)),
         ]
 
     def __str__(self) -> str:

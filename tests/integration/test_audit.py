@@ -17,8 +17,9 @@ from django.db.models.functions import Now
 
 from kernel_project import verify
 from outbox.models import Event
+from runs.boundary import artifacts
 from runs.keeping import audit, bundles
-from runs.models import ApiKey, AuditEntry, Operation, Run
+from runs.models import ApiKey, Artifact, AuditEntry, Operation, Run
 from tests import console
 from tests.boundary_scene import at_once, committed  # noqa: F401  a fixture
 from tests.kernel import make_project
@@ -97,7 +98,7 @@ def test_nobody_who_may_write_to_the_table_can_forge_an_entry_or_a_seal(run):
     for actor, project, sequence in (("ann", own, 1), ("ann", own, 9), ("ann", run.project_id, 1)):
         sealed = audit.link("", project, sequence, *facts, actor, fresh.at)
         values = {"actor": actor, "project": project, "sequence": sequence, "previous_hash": "", "hash": sealed}
-        with pytest.raises(IntegrityError, match=r"does not follow|another project|audit_chain"), transaction.atomic():
+        with pytest.raises(IntegrityError, match=r"does not follow|another project|audit_place"), transaction.atomic():
             AuditEntry.objects.filter(id=fresh.id).update(**values)
     audit.seal()
     assert audit.broken() == []
@@ -161,6 +162,32 @@ def test_a_bundle_is_checked_elsewhere_without_the_database(run, key, tmp_path):
     assert "as it was signed" in done.stdout, done.stderr
     with pytest.raises(CommandError, match="is there already"):
         call_command("export", str(run.id), "--out", str(target))
+
+
+def test_a_bundle_is_of_one_moment_whatever_goes_on_meanwhile(run, key, tmp_path, monkeypatch):
+    plain, late = bundles._lines, "f" * 64
+
+    def goes_on(found):
+        at_once(lambda: Artifact.objects.get_or_create(
+            run_id=run.id, digest=late, kind="log", defaults={"size": 1, "media_type": "text/plain", "body": b"x"}
+        ))  # fmt: skip
+        return plain(found)
+
+    monkeypatch.setattr(bundles, "_lines", goes_on)
+    manifest = bundles.export(run.id, tmp_path / "a.bundle")
+    assert Artifact.objects.filter(run=run, digest=late).exists()
+    assert f"artifacts/{late}" not in manifest["files"]
+    assert bundles.check(tmp_path / "a.bundle", key) == []
+
+
+def test_an_export_that_breaks_off_leaves_no_file(run, key, tmp_path, monkeypatch):
+    def away(*_):
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(artifacts, "read", away)
+    with pytest.raises(OSError, match="away"):
+        bundles.export(run.id, tmp_path / "a.bundle")
+    assert list(tmp_path.iterdir()) == []
 
 
 def repacked(source: Path, change: dict[str, bytes | None]) -> Path:
