@@ -8,19 +8,22 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from base64 import b64decode, b64encode
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+from cryptography.hazmat.primitives.hashes import SHA512
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from kernel_project.primitives.errors import Invalid
 
 MARK = b"\x00AKE1"  # no text and no JSON begins so
 PLAIN = MARK + b"\x00"  # before plain bytes that begin like sealed ones
 KEY_BYTES = 32  # AES-256
+AESSIV_KEY_BYTES = 64  # two of 256 bits
 NONCE_BYTES = 12
 NAME_BYTES_MAX = 32
 KEYS_MAX = 100
@@ -61,6 +64,31 @@ class Keyring:
         """What everything that the newest key seals begins with; empty without keys."""
         name = self.newest.encode()
         return MARK + bytes([len(name)]) + name if name else b""
+
+    def seal_alike(self, text: str, about: str) -> str:
+        """A text as one word, `NAME:…`: the same word each time, so that equal texts are known as equal by it.
+
+        Raises KeyUnavailable without keys.
+        """
+        if not self.keys:
+            raise KeyUnavailable("ARTIFACT_KEYS names no key to seal it with")
+        sealed = self._alike(self.newest).encrypt(text.encode(), [about.encode()])
+        return f"{self.newest}:{urlsafe_b64encode(sealed).decode()}"
+
+    def open_alike(self, word: str, about: str) -> str:
+        """The text of `seal_alike`. Raises KeyUnavailable and Damaged."""
+        name, _, sealed = word.partition(":")
+        if name not in self.keys:
+            raise KeyUnavailable(f"it is sealed with the key {name!r}, which is not configured: name it again")
+        try:
+            data = urlsafe_b64decode(sealed)
+            return self._alike(name).decrypt(data, [about.encode()]).decode()
+        except (InvalidTag, ValueError):
+            raise Damaged("it cannot be opened: it was changed, or belongs elsewhere") from None
+
+    def _alike(self, name: str) -> AESSIV:
+        """Of another key than `seal` uses, made from it."""
+        return AESSIV(HKDF(SHA512(), AESSIV_KEY_BYTES, salt=None, info=b"alike").derive(self.keys[name]))
 
     def open(self, data: bytes, about: str) -> bytes:
         """The plain bytes. Raises KeyUnavailable, and Damaged for bytes that were changed or belong elsewhere."""
