@@ -58,6 +58,8 @@ class Environment(BaseSettings):
     temporal_namespace: str = "default"
     temporal_task_queue: str = "agent-kernel"
     temporal_ui_url: str = ""
+    temporal_payload_keys: str = ""
+    temporal_codec_origins: str = ""
     temporality_url: str = ""
     temporality_token: str = ""
     temporality_pool_max: int = Field(default=10, ge=1, le=500)
@@ -88,7 +90,7 @@ class Environment(BaseSettings):
             raise ValueError(f"must look like {example}")
         return value
 
-    @field_validator("artifact_keys")
+    @field_validator("artifact_keys", "temporal_payload_keys")
     @classmethod
     def refers_to_keys(cls, value: str) -> str:
         """Keys themselves never stand here."""
