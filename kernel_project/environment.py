@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pydantic_settings import BaseSettings
 
 from kernel_project.devstack.layout import Layout
+from kernel_project.primitives import keyring
 
 REQUIRED_IN_PRODUCTION = (
     "secret_key", "database_url", "redis_url", "temporal_address", "temporality_url", "temporality_token",
@@ -57,12 +58,15 @@ class Environment(BaseSettings):
     temporal_namespace: str = "default"
     temporal_task_queue: str = "agent-kernel"
     temporal_ui_url: str = ""
+    temporal_payload_keys: str = ""
+    temporal_codec_origins: str = ""
     temporality_url: str = ""
     temporality_token: str = ""
     temporality_pool_max: int = Field(default=10, ge=1, le=500)
     kernel_source_id: str = ""
     outbox_keep_months: int = Field(default=0, ge=0, le=1_200)
     artifact_url: str = ""
+    artifact_keys: str = ""
     export_signing_key: str = ""
     workspace_root: str = ""
     kernel_tool_modules: str = ""
@@ -85,6 +89,12 @@ class Environment(BaseSettings):
         if value and not re.fullmatch(form, value):
             raise ValueError(f"must look like {example}")
         return value
+
+    @field_validator("artifact_keys", "temporal_payload_keys")
+    @classmethod
+    def refers_to_keys(cls, value: str) -> str:
+        """Keys themselves never stand here."""
+        return keyring.check(value)
 
     @model_validator(mode="after")
     def pair(self) -> Self:

@@ -7,6 +7,7 @@ from kernel_project.api import api
 from kernel_project.metrics import metrics
 from kernel_project.readiness import healthz, readyz
 from kernel_project.web.failures import bad_request, no_such_path, not_found, permission_denied, server_error
+from kernel_project.web.temporal_codec import temporal_codec
 
 admin.autodiscover()
 urlpatterns = [
@@ -16,5 +17,7 @@ urlpatterns = [
     path("healthz", healthz),
     path("readyz", readyz),
     path("metrics", metrics),
+    path("temporal/codec/encode", temporal_codec, {"direction": "encode"}),
+    path("temporal/codec/decode", temporal_codec, {"direction": "decode"}),
 ]
 handler400, handler403, handler404, handler500 = bad_request, permission_denied, not_found, server_error

@@ -39,6 +39,8 @@ BACKLOG_ROUNDS = 200
 SNAPSHOT_SECONDS = 120.0
 QUEUE_ROWS = 20_000  # of the plain queue that is claimed and updated
 QUEUE_BATCH = 100
+AUDIT_ROUNDS = 6  # each way in turn, so that a busy moment hits both
+AUDIT_SECONDS = 1.5
 PROJECT = "bench"
 PLAIN_ROUNDS = 200
 LIMIT_SECONDS = 3.0
@@ -57,6 +59,7 @@ def append() -> list[Figure]:
     peer_eight, _ = bench_environment.rate("append", WRITERS, APPEND_SECONDS) if peer_one else ({}, "")
     absent = {PEER: why} if why else {}
     return [
+        _audit_ratio(1), _audit_ratio(WRITERS),
         Figure(
             "append_1_writer_per_s", one, "events/s", absent=absent, beside={COMMITS: limit_one, **peer_one},
         ),
@@ -65,6 +68,17 @@ def append() -> list[Figure]:
             beside={COMMITS: limit_eight, "copy_rows_per_s": _copy_rate(), **peer_eight},
         ),
     ]  # fmt: skip
+
+
+def _audit_ratio(writers: int) -> Figure:
+    """Events that are put on audit record in the same commit, beside equal ones that are not."""
+    with_it, without = [], []
+    for _ in range(AUDIT_ROUNDS):
+        with_it.append(bench_writers.rate(write_events, writers, AUDIT_SECONDS))
+        without.append(bench_writers.rate(write_unaudited, writers, AUDIT_SECONDS))
+    audited, plain = statistics.median(with_it), statistics.median(without)
+    beside = {"audited_per_s": audited, "unaudited_per_s": plain}
+    return Figure(f"audited_ratio_{writers}_writers", audited / plain, "ratio", at_least=0.9, beside=beside)
 
 
 def publish() -> list[Figure]:
@@ -158,18 +172,23 @@ class _Noting:
         return receipts
 
 
-def _event(run: UUID, number: int) -> NewEvent:
+def _event(run: UUID, number: int, kind: str = "tool.completed") -> NewEvent:
     data = {"tool": "bench/tool", "status": "succeeded", "arguments_hash": "0" * 64, "attempt": 1}
-    return NewEvent(run_id=run, project=PROJECT, type="tool.completed", subject=str(number), data=data)
+    return NewEvent(run_id=run, project=PROJECT, type=kind, subject=str(number), data=data)
 
 
-def write_events(until: float) -> int:
+def write_unaudited(until: float) -> int:
+    """As `write_events`, with events that are not put on audit record."""
+    return write_events(until, "model.completed")
+
+
+def write_events(until: float, kind: str = "tool.completed") -> int:
     """Append to a run of its own, an event and a commit at a time. Called in a process of its own."""
     run, count = new_id(), 0
     connection.ensure_connection()
     while time.perf_counter() < until:
         with transaction.atomic():
-            services.append([_event(run, count)])
+            services.append([_event(run, count, kind)])
         count += 1
     return count
 

@@ -237,6 +237,8 @@ class Run(models.Model):
             models.Index(fields=["compensates_id"], name="run_compensates", condition=Q(compensates_id__isnull=False)),
             # read by the sweep of resumes that nobody confirmed
             models.Index(fields=["resuming_since"], name="run_resuming", condition=Q(resuming_since__isnull=False)),
+            # read by the purge
+            models.Index(fields=["project", "ended_at", "id"], name="run_ended", condition=Q(ended_at__isnull=False)),
             models.Index(
                 fields=["state", "created_at"],
                 name="run_live",

@@ -1,5 +1,6 @@
--- Why a month of the journal must stay: what is undelivered, parked, or belongs to a run that has not told its end; NULL
--- if nothing needs it. Holds and purges tell in streams of their own, which end with a release or a receipt.
+-- Why a month of the journal must stay: what is undelivered, parked, or belongs to a run that has not told its end (since
+-- it was last resumed); NULL if nothing needs it. Holds and purges tell in streams of their own, which end with a release
+-- or a receipt.
 SELECT coalesce(
     (SELECT 'run ' || run_id || ' has undelivered events' FROM outbox_stream
      WHERE run_id >= %(first)s AND run_id < %(beyond)s AND published < head LIMIT 1),
@@ -10,5 +11,9 @@ SELECT coalesce(
          SELECT FROM outbox_event e WHERE e.run_id = s.run_id
            AND e.type IN ('run.completed', 'run.failed', 'run.cancelled',
                           'hold.released', 'retention.changed', 'retention.purged')
+           AND NOT EXISTS (
+               SELECT FROM outbox_event r
+               WHERE r.run_id = e.run_id AND r.sequence > e.sequence AND r.type = 'run.resumed'
+           )
      ) LIMIT 1)
 )

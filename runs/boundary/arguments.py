@@ -20,6 +20,7 @@ from referencing.exceptions import Unresolvable
 
 from kernel_project.primitives import patterns
 from kernel_project.primitives.canonical import NotCanonical, canonical_json
+from runs.boundary import echoes
 
 ERRORS_MAX = 10  # more of them tell a model nothing new
 ERROR_CHARACTERS_MAX = 300
@@ -120,8 +121,15 @@ def _sentences(errors: Iterator[ValidationError]) -> list[str]:
     for error in errors:
         if len(found) == ERRORS_MAX:
             return [*found, "there are more errors"]
-        found.append(_cut(f"{error.json_path}: {error.message}"))
+        found.append(_cut(f"{error.json_path}: {_without_value(error)}"))
     return found
+
+
+def _without_value(error: ValidationError) -> str:
+    """The library's sentence about a value, without the value: who reads of a failure may not read arguments."""
+    if error.validator in ("unevaluatedItems", "items"):
+        return "there are items that the schema does not allow"
+    return echoes.without(error.message.replace(repr(error.instance), "the value"), error.instance)
 
 
 def _cut(text: str) -> str:
@@ -157,7 +165,7 @@ def _found(pattern: str, text: str) -> bool:
 
 def _pattern(validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
     if validator.is_type(instance, "string") and not _found(pattern, instance):
-        yield ValidationError(f"{instance[:80]!r} does not match {pattern!r}")
+        yield ValidationError(f"the value does not match {pattern!r}")
 
 
 def _pattern_properties(validator: Any, patterns: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import time
 from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
-from urllib.parse import urlsplit
 from uuid import UUID
 
-import obstore
-from django.conf import settings
-from obstore.exceptions import AlreadyExistsError, NotFoundError
-from obstore.store import LocalStore, ObjectStore, S3Store
-
+from kernel_project.primitives import keyring
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
 from kernel_project.primitives.errors import NotFound
 from kernel_project.primitives.sql import rows
+from runs.boundary import objects
 from runs.models import Artifact
 
 HERE = Path(__file__).parent.parent
 INLINE_BYTES_MAX = 8 * 1024  # up to here a row is cheaper than an object, and commits with what refers to it
 MEDIA_TYPE_CHARS_MAX = 100
 KEPT, DOOMED = "sha256", "doomed"  # where objects stand, and where those wait that nobody refers to
+OUTCOMES = "outcomes"  # what attempts learnt while the database was away
 ORPHAN_GRACE = timedelta(days=1)
-SWEPT_MAX = 10_000  # objects that one sweep looks at, of each kind
+SWEEP = "sweep"  # the name of its position
+SWEEP_SECONDS = 600.0  # one tick's share; the next one goes on
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024  # adapters cut earlier; this stops a bug, not a tool
 
 
@@ -59,8 +56,7 @@ def stage(data: bytes, media_type: str = "text/plain") -> Staged:
     assert len(data) <= ARTIFACT_BYTES_MAX, f"an artifact of {len(data)} bytes"
     staged = Staged(sha256_hex(data), data, media_type)
     if len(data) > INLINE_BYTES_MAX:
-        with contextlib.suppress(AlreadyExistsError):  # the same bytes: that is what a digest means
-            obstore.put(_store(), _path(staged.digest), data, mode="create")
+        objects.put_if_absent(_path(staged.digest), data)
     return staged
 
 
@@ -81,10 +77,16 @@ def claims(staged: Iterable[Staged]) -> str:
             "digest": one.digest,
             "size": len(one.data),
             "media_type": one.media_type[:MEDIA_TYPE_CHARS_MAX],
-            "body": b64encode(one.data).decode() if len(one.data) <= INLINE_BYTES_MAX else None,
+            "body": _inline(one),
         }
         for one in staged
     ])  # fmt: skip
+
+
+def _inline(one: Staged) -> str | None:
+    if len(one.data) > INLINE_BYTES_MAX:
+        return None
+    return b64encode(objects.keys().seal(one.data, one.digest)).decode()
 
 
 def read(run_id: UUID, digest: str) -> bytes:
@@ -111,63 +113,74 @@ def body_or_read(run_id: UUID, digest: str, body: bytes | memoryview | None) -> 
 
 
 def _fetch(digest: str) -> bytes:
-    data = _object(_path(digest)) or _spared(digest)
+    data = _object(_path(digest))
+    if data is None:
+        data = _spared(digest)
     if data is None:
         raise NotFound(f"artifact {digest} is not in the store")
-    return _checked(data, digest)
+    return _same(data, digest)
 
 
 def _object(path: str) -> bytes | None:
     try:
-        return bytes(obstore.get(_store(), path).bytes())
-    except (NotFoundError, FileNotFoundError):
-        return None
+        return objects.get(path)
+    except keyring.Damaged as error:
+        raise Corrupt(str(error)) from None
 
 
 def _spared(digest: str) -> bytes | None:
     """Bytes that the sweep was about to remove when a row claimed them: they go back to their place."""
     data = _object(_doomed_path(digest))
     if data is not None:
-        with contextlib.suppress(AlreadyExistsError):
-            obstore.put(_store(), _path(digest), data, mode="create")
+        objects.put_if_absent(_path(digest), data)
     return data
 
 
-def sweep(grace: timedelta = ORPHAN_GRACE, objects_max: int = SWEPT_MAX) -> int:
+def sweep(grace: timedelta = ORPHAN_GRACE, seconds_max: float = SWEEP_SECONDS) -> int:
     """Remove objects that no row refers to; returns how many went for good.
 
     Bytes are put before a row names them, so a young object without a row may be about to get one: none younger than
     `grace` is touched. An older one is first moved aside, where `read` still finds it, and removed after as long a time
     again: whoever found the object there and claims it only now (a claim follows within minutes) gets it back.
+    Stops when the time is over, and the next sweep goes on from there; after the last object it begins anew.
     """
-    edge = datetime.now(UTC) - grace
-    doomed = _old(DOOMED, edge, objects_max)
-    unclaimed = _unclaimed(doomed)
-    for digest in doomed:
-        if digest not in unclaimed:
-            _spared(digest)
-        obstore.delete(_store(), _doomed_path(digest))
-    for digest in _unclaimed(_old(KEPT, edge, objects_max)):
-        _doom(digest)
-    return len(unclaimed)
+    edge, until = datetime.now(UTC) - grace, time.monotonic() + seconds_max
+    gone = _remove_doomed(edge, until)
+    for page in objects.pages(KEPT, edge, objects.position(SWEEP)):
+        for digest in _unclaimed([_digest(path) for path in page]):
+            _doom(digest)
+        objects.keep_position(SWEEP, page[-1])
+        if time.monotonic() > until:
+            return gone
+    objects.keep_position(SWEEP, "")
+    objects.forget_unfinished(edge, objects.PAGE_OBJECTS)
+    return gone
+
+
+def _remove_doomed(edge: datetime, until: float) -> int:
+    gone = 0
+    while doomed := [_digest(path) for path in objects.old(DOOMED, edge, objects.PAGE_OBJECTS)]:
+        unclaimed = _unclaimed(doomed)
+        for digest in doomed:
+            if digest not in unclaimed:
+                _spared(digest)
+            objects.delete(_doomed_path(digest))
+        gone += len(unclaimed)
+        if time.monotonic() > until:
+            break
+    return gone
 
 
 def _doom(digest: str) -> None:
     """Move an object aside: written anew, since its time begins now, and only then removed."""
     data = _object(_path(digest))
     if data is not None:
-        obstore.put(_store(), _doomed_path(digest), data)
-        obstore.delete(_store(), _path(digest))
+        objects.put(_doomed_path(digest), data)
+        objects.delete(_path(digest))
 
 
-def _old(prefix: str, edge: datetime, objects_max: int) -> list[str]:
-    """Digests of the objects below a prefix that were last written before `edge`."""
-    found: list[str] = []
-    for batch in obstore.list(_store(), prefix=prefix):
-        found.extend(one["path"].rpartition("/")[2] for one in batch if one["last_modified"] < edge)
-        if len(found) >= objects_max:
-            break
-    return found[:objects_max]
+def _digest(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _unclaimed(digests: list[str]) -> set[str]:
@@ -175,7 +188,15 @@ def _unclaimed(digests: list[str]) -> set[str]:
     return set(digests) - set(claimed.values_list("digest", flat=True))
 
 
-def _checked(data: bytes, digest: str) -> bytes:
+def _checked(body: bytes, digest: str) -> bytes:
+    """The plain bytes of a body that stands in its row."""
+    try:
+        return _same(objects.keys().open(body, digest), digest)
+    except keyring.Damaged as error:
+        raise Corrupt(str(error)) from None
+
+
+def _same(data: bytes, digest: str) -> bytes:
     if sha256_hex(data) != digest:
         raise Corrupt(f"artifact {digest} does not have the bytes that its name says")
     return data
@@ -183,25 +204,21 @@ def _checked(data: bytes, digest: str) -> bytes:
 
 def keep_outcome(operation_id: UUID, attempt: int, data: bytes) -> None:
     """Keep what an attempt learnt beside the artifacts, while the database cannot take it."""
-    obstore.put(_store(), _outcome_path(operation_id, attempt), data)
+    objects.put(_outcome_path(operation_id, attempt), data)
 
 
 def kept_outcome(operation_id: UUID, attempt: int) -> bytes | None:
     """What was kept of an attempt, if anything was and the store answers."""
-    try:
-        return bytes(obstore.get(_store(), _outcome_path(operation_id, attempt)).bytes())
-    except (NotFoundError, FileNotFoundError):
-        return None
+    return objects.get(_outcome_path(operation_id, attempt))
 
 
 def drop_outcome(operation_id: UUID, attempt: int) -> None:
     """Forget what was kept, once the row has it."""
-    with contextlib.suppress(NotFoundError, FileNotFoundError):
-        obstore.delete(_store(), _outcome_path(operation_id, attempt))
+    objects.delete(_outcome_path(operation_id, attempt))
 
 
 def _outcome_path(operation_id: UUID, attempt: int) -> str:
-    return f"outcomes/{operation_id}/{attempt}"
+    return f"{OUTCOMES}/{operation_id}/{attempt}"
 
 
 def _path(digest: str) -> str:
@@ -210,14 +227,3 @@ def _path(digest: str) -> str:
 
 def _doomed_path(digest: str) -> str:
     return f"{DOOMED}/{digest}"
-
-
-@cache
-def _store() -> ObjectStore:
-    url = urlsplit(settings.ARTIFACT_URL)
-    if url.scheme == "file":
-        Path(url.path).mkdir(parents=True, exist_ok=True)
-        return LocalStore(prefix=url.path)
-    if url.scheme == "s3":
-        return S3Store(bucket=url.netloc, prefix=url.path.strip("/") or None)
-    raise ValueError(f"ARTIFACT_URL must be file:///… or s3://…, not {settings.ARTIFACT_URL!r}")

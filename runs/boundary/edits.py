@@ -12,9 +12,10 @@ from uuid import UUID
 from approvals import calls, policy
 from approvals.contracts import PolicyResult, Request
 from approvals.models import Approval
+from kernel_project.primitives import keyring
 from kernel_project.primitives.canonical import canonical_bytes, parse_json, sha256_hex
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound
-from runs.boundary import artifacts, twins
+from runs.boundary import artifacts, secret_arguments, twins
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.binding import question, request
 from runs.boundary.key_arguments import with_key, without_key
@@ -72,8 +73,12 @@ def _operation(approval: Approval) -> Operation:
 def _checked(operation: Operation, tool: Tool, arguments: Any, by: str) -> _Edit:
     if not isinstance(arguments, dict):
         raise Invalid("the arguments of a call are a JSON object")
-    plain = without_key(tool, arguments, operation.id)
-    if problems := validate_arguments(tool.input_schema, plain):
+    try:
+        plain = secret_arguments.sealed(tool, without_key(tool, arguments, operation.id))
+        checked = secret_arguments.as_checked(tool, plain)
+    except (ValueError, keyring.KeyUnavailable) as error:
+        raise Conflict(str(error)) from None
+    if problems := validate_arguments(tool.input_schema, checked):
         raise Invalid("the arguments do not fit the tool's schema: " + "; ".join(problems[:PROBLEMS_SHOWN_MAX]))
     try:
         unique = twins.uniqueness(tool.configuration)

@@ -8,9 +8,10 @@ from uuid import UUID
 from approvals import policy
 from approvals import selectors as approvals
 from approvals.contracts import Grant, PolicyResult, Request
+from kernel_project.primitives import keyring
 from kernel_project.primitives.canonical import parse_json
 from outbox.contracts import KERNEL
-from runs.boundary import binding
+from runs.boundary import binding, secret_arguments
 from runs.boundary.arguments import validate_arguments
 from runs.models import Kind, Operation
 
@@ -123,6 +124,10 @@ def _ask(operation: Operation, arguments: bytes, answer: PolicyResult) -> Stop |
     assert operation.tool is not None
     if operation.state in (STATE.RECONCILED, STATE.DISPATCHED):
         return Stop(STATE.BLOCKED, "approval_mismatch", "no yes covers the call as it is by now")
-    if problems := validate_arguments(operation.tool.input_schema, parse_json(arguments)):
+    try:
+        checked = secret_arguments.as_checked(operation.tool, parse_json(arguments))
+    except (ValueError, keyring.KeyUnavailable, keyring.Damaged) as error:
+        return Stop(STATE.BLOCKED, "bad_registration", str(error))
+    if problems := validate_arguments(operation.tool.input_schema, checked):
         return Stop(STATE.BLOCKED, "invalid_arguments", f"the tool was registered anew: {problems[0]}")
     return Ask(binding.request(operation, arguments, answer), answer)

@@ -11,12 +11,12 @@ from approvals import policy
 from approvals import services as approvals
 from approvals.contracts import PolicyResult
 from approvals.models import Policy
-from kernel_project.primitives import ids
+from kernel_project.primitives import ids, keyring
 from kernel_project.primitives.canonical import NotCanonical, canonical_bytes, sha256_hex
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.sql import rows
 from outbox import services as outbox
-from runs.boundary import artifacts, declared, journal, twins, writing
+from runs.boundary import artifacts, declared, journal, secret_arguments, twins, writing
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.binding import binding as binding
 from runs.boundary.binding import question, request
@@ -145,7 +145,12 @@ def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) 
         return _unusable(operation, call, "bad_registration", str(error))
     if call.problem:
         return _unusable(operation, call, "invalid_arguments", call.problem)
-    if problems := validate_arguments(tool.input_schema, dict(call.arguments)):
+    try:
+        call = replace(call, arguments=secret_arguments.sealed(tool, call.arguments))
+        checked = secret_arguments.as_checked(tool, call.arguments)
+    except (ValueError, keyring.KeyUnavailable) as error:
+        return _unusable(operation, call, "bad_registration", str(error))
+    if problems := validate_arguments(tool.input_schema, checked):
         text = "the arguments do not fit the tool's schema: " + "; ".join(problems[:PROBLEMS_SHOWN_MAX])
         return _unusable(operation, call, "invalid_arguments", text)
     try:

@@ -38,7 +38,7 @@ class FromEnv(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    from_env: Annotated[str, Field(pattern=_NAME.pattern.removesuffix(r"\Z") + "$")]
+    from_env: Annotated[str, Field(pattern="^" + _NAME.pattern.removesuffix(r"\Z") + "$")]
 
 
 class FromFile(BaseModel):

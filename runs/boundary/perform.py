@@ -11,13 +11,14 @@ from uuid import UUID
 
 from django.db.models import DateTimeField, Func
 
-from runs.boundary import declared, faults, operations, outcomes
+from runs.boundary import declared, faults, operations, outcomes, secret_arguments
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.effects import adapter
 from runs.boundary.gate import ATTEMPTS_MAX
 from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.operations import STATE, Effect, Held, Settled, Step, Superseded, Unclear
 from runs.boundary.outcomes import Outcome
+from runs.boundary.secret_arguments import Opened
 from runs.boundary.threads import in_thread, to_the_end, uninterrupted
 from runs.models import Operation
 
@@ -76,10 +77,12 @@ async def _dispatched(operation_id: UUID, heartbeat: Callable[..., None]) -> Ste
 async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: False) -> Settled | Unclear:
     """One effect and its outcome. An unclear outcome is returned, not written: the table may still clear it up."""
     faults.reach("after_intent", given.tool)
+    opened = Opened(given)
     try:
-        result = await _answer(given)
+        opened = secret_arguments.opened(given)
+        result = await _answer(opened)
     except (NotSent, Refused) as error:
-        return await outcomes.settle(given, Outcome(error_class=_name(error), message=str(error)))
+        return await outcomes.settle(given, Outcome(error_class=_name(error), message=opened.hidden(str(error))))
     except Superseded:
         return await in_thread(_as_it_is, given.operation_id)
     except asyncio.CancelledError:
@@ -89,7 +92,7 @@ async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: Fal
         raise
     except Exception as error:
         logger.info("operation %s attempt %s is unclear: %s", given.operation_id, given.attempt, _name(error))
-        return Unclear(given, _name(error), str(error))
+        return Unclear(given, _name(error), opened.hidden(str(error)))
     faults.reach("after_effect", given.tool)
     if result.is_error and operations.error_effect(given, result) == "uncertain":
         return Unclear(given, "tool_error", result.text)
@@ -98,13 +101,14 @@ async def carry_out(given: Dispatch, leaves_it: Callable[[], bool] = lambda: Fal
     return settled
 
 
-async def _answer(given: Dispatch) -> EffectResult:
+async def _answer(opened: Opened) -> EffectResult:
     """The adapter's answer, within the time limit and a grace.
 
     Raises CancelledError only when our caller was cancelled and the call has ended without an answer or goes on without
     us; one that answered all the same is settled before. A call that goes on is watched for its late finish.
     """
-    task: asyncio.Task[EffectResult] = asyncio.create_task(adapter(given.kind).perform(given))
+    given = opened.dispatch
+    task: asyncio.Task[EffectResult] = asyncio.create_task(_performed(opened))
     try:
         await asyncio.wait({task}, timeout=given.timeout_seconds + TIMEOUT_GRACE_SECONDS)
     except asyncio.CancelledError:
@@ -119,6 +123,10 @@ async def _answer(given: Dispatch) -> EffectResult:
     if task.cancelled():
         raise AdapterCancelled("the connection to the tool broke down")
     return task.result()
+
+
+async def _performed(opened: Opened) -> EffectResult:
+    return opened.result(await adapter(opened.dispatch.kind).perform(opened.dispatch))
 
 
 def _has_answer(task: asyncio.Task[EffectResult]) -> bool:
@@ -247,8 +255,18 @@ def _facts(operation_id: UUID) -> Facts:
 async def probe(given: Dispatch) -> ProbeAnswer:
     """Ask the other side; a probe that fails could not tell."""
     try:
-        task: asyncio.Task[ProbeAnswer] = asyncio.create_task(adapter(given.kind).probe(given))
-        return await asyncio.wait_for(asyncio.shield(task), PROBE_TIMEOUT_SECONDS)
+        opened = secret_arguments.opened(given)
+    except NotSent:
+        return ProbeAnswer(verdict=ProbeVerdict.CANNOT_TELL, detail="a secret argument cannot be had")
+    try:
+        task: asyncio.Task[ProbeAnswer] = asyncio.create_task(adapter(given.kind).probe(opened.dispatch))
+        answer = await asyncio.wait_for(asyncio.shield(task), PROBE_TIMEOUT_SECONDS)
+        return answer.model_copy(
+            update={
+                "result": opened.result(answer.result) if answer.result else None,
+                "detail": opened.hidden(answer.detail),
+            }
+        )
     except asyncio.CancelledError:
         if not task.cancelled():
             task.cancel()

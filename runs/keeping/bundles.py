@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import secrets
 import tarfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
+from django.db import connection, transaction
 from django.db.models import Model, QuerySet
 from django.forms.models import model_to_dict
 
@@ -43,25 +46,43 @@ def new_key() -> tuple[str, str]:
 def export(run_id: UUID, target: Path) -> dict[str, Any]:
     """Write the bundle of a run and return its manifest. Bodies whose retention is over are named as purged.
 
-    Raises NotFound for an unknown run, and Invalid without a key or for a file that is there already.
+    All of it is from one moment, and the file has its name only when it is whole and on the disk. Raises NotFound for
+    an unknown run, and Invalid without a key or for a file that is there already.
     """
     key = _private()
+    audit.seal()
+    if target.exists():
+        raise Invalid(f"{target} is there already; name another file")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        with part.open("xb") as file:
+            manifest = _write(file, key, run_id)
+            file.flush()
+            os.fsync(file.fileno())
+        target.hardlink_to(part)  # not renamed: that would write over what somebody has put there meanwhile
+    except FileExistsError:
+        raise Invalid(f"{target} is there already; name another file") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return manifest
+
+
+@transaction.atomic(durable=True)
+def _write(file: IO[bytes], key: Ed25519PrivateKey, run_id: UUID) -> dict[str, Any]:
+    with connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     run = Run.objects.filter(id=run_id).first()
     if run is None:
         raise NotFound("there is no such run")
-    audit.seal()
     hashes: dict[str, str] = {}
-    try:
-        with tarfile.open(target, "x") as bundle:
-            for name, data in _members(run):
-                _add(bundle, name, data)
-                hashes[name] = sha256_hex(data)
-            manifest = _manifest(run, hashes)
-            text = canonical_bytes(manifest)
-            _add(bundle, MANIFEST, text)
-            _add(bundle, SIGNATURE, b64encode(key.sign(text)))
-    except FileExistsError:
-        raise Invalid(f"{target} is there already; name another file") from None
+    with tarfile.open(fileobj=file, mode="w") as bundle:
+        for name, data in _members(run):
+            _add(bundle, name, data)
+            hashes[name] = sha256_hex(data)
+        manifest = _manifest(run, hashes)
+        text = canonical_bytes(manifest)
+        _add(bundle, MANIFEST, text)
+        _add(bundle, SIGNATURE, b64encode(key.sign(text)))
     return manifest
 
 

@@ -18,7 +18,7 @@ from kernel_project.primitives.sql import load, rows
 from outbox import services as outbox
 from outbox.contracts import Actor, NewEvent
 from outbox.signals import journal_month_expires, streams_expire
-from runs.models import Artifact, Hold, Operation, Project, Run
+from runs.models import Artifact, Hold, Operation, Project, Run, Tombstone
 
 HERE = Path(__file__).parent.parent
 REASON_CHARS_MAX = 2_000
@@ -34,8 +34,9 @@ class AlreadyReleased(Conflict):
 def place(*, project: str, scope: str, target: str = "", reason: str, by: Actor) -> Hold:
     """Put a project, a run, an operation or an artifact on hold, from the commit of this call on.
 
-    Waits for deletions of the project that are under way; what they have deleted is gone, and a target that is gone is
-    NotFound. The same target may be held several times, for several reasons: it stays until all of them are released.
+    Waits for deletions of the project that are under way; what they have deleted is gone. A run that was purged can be
+    held for what is left of it; a target of which nothing is left is NotFound. The same target may be held several
+    times, for several reasons: it stays until all of them are released.
     Raises Invalid for an unknown scope, a target that is none, or no reason.
     """
     reason = _sentence(reason, "why it is held")
@@ -96,21 +97,31 @@ def _target(project: str, scope: str, target: str) -> dict[str, Any]:
                 raise Invalid("a hold on a project is placed in that project; name no other target")
             return {}
         case Hold.Scope.RUN:
-            known = Run.objects.filter(id=_uuid(target), project_id=project).exclude(state=Run.State.STARTING).first()
-            if known is None:
+            run_id = _uuid(target)
+            known = Run.objects.filter(id=run_id, project_id=project).exclude(state=Run.State.STARTING)
+            if not known.exists() and not _buried(project, run_id=run_id, operation_id__isnull=True):
                 raise NotFound("there is no such run")
-            return {"run_id": known.id}
+            return {"run_id": run_id}
         case Hold.Scope.OPERATION:
-            operation = Operation.objects.filter(id=_uuid(target), project_id=project).only("id", "run_id").first()
-            if operation is None:
-                raise NotFound("there is no such operation")
-            return {"run_id": operation.run_id, "operation_id": operation.id}
+            operation_id = _uuid(target)
+            found: Operation | Tombstone | None = (
+                Operation.objects.filter(id=operation_id, project_id=project).only("id", "run_id").first()
+                or Tombstone.objects.filter(operation_id=operation_id, project=project).first()
+            )
+            if found is None:
+                raise NotFound("there is no such operation; if it was purged, hold its run: that keeps what is left")
+            return {"run_id": found.run_id, "operation_id": operation_id}
     named = DIGEST.fullmatch(target)
     if named is None:
         raise Invalid("an artifact is named by its SHA-256: 64 hex digits, or artifact://sha256/…")
     if not Artifact.objects.filter(digest=named[1], run__project_id=project).exists():
         raise NotFound("there is no such artifact")
     return {"digest": named[1]}
+
+
+def _buried(project: str, **which: Any) -> bool:
+    """Of a purged run events, approvals, keys and its tombstone may be left, and can be held."""
+    return Tombstone.objects.filter(project=project, **which).exists()
 
 
 def _uuid(target: str) -> UUID:
@@ -133,12 +144,17 @@ def _told(hold: Hold, what: str, by: Actor, reason: str) -> NewEvent:
 
 @receiver(journal_month_expires, dispatch_uid="holds keep months")
 def keeps_month(*, first: UUID, beyond: UUID, **_: Any) -> str:
-    """Why this month of the journal must stay, or "". Inside the drop's transaction no hold comes in between."""
+    """Why this month of the journal must stay, or "". Inside the drop's transaction no hold comes in between.
+
+    Nor does a resume: its claim looks for the run's journal, and waits for the drop or makes it wait.
+    """
     span = {"first": first, "beyond": beyond}
     if connection.in_atomic_block:
         rows(HERE, "lock_projects_of_month", span)
-    found = rows(HERE, "hold_on_month", span)
-    return f"it is on legal hold {found[0][0]}" if found else ""
+    if found := rows(HERE, "hold_on_month", span):
+        return f"it is on legal hold {found[0][0]}"
+    [[run_id]] = rows(HERE, "goes_on_in_month", span)
+    return f"run {run_id} may tell more" if run_id else ""
 
 
 @receiver(streams_expire, dispatch_uid="holds keep streams")

@@ -87,6 +87,8 @@ class RetentionRule(models.Model):
     days = models.PositiveIntegerField(help_text="After the end of the run.")
     set_by = models.CharField(max_length=200)
     set_at = models.DateTimeField(db_default=Now())
+    looked_until = models.DateTimeField(null=True, help_text="Ends of runs up to which the purge has looked.")
+    looked_all_at = models.DateTimeField(null=True, help_text="When it last began a look at everything.")
 
     class Meta:
         constraints = [
@@ -124,7 +126,9 @@ class Tombstone(models.Model):
             # read by `unique_by`
             models.Index(fields=["project", "unique_key"], name="tombstone_unique_key", condition=~Q(unique_key="")),
             # read by the purge of what outlives the runs
-            models.Index(fields=["project", "run_id"], name="tombstone_list", condition=Q(operation_id__isnull=True)),
+            models.Index(
+                fields=["project", "ended_at", "run_id"], name="tombstone_due", condition=Q(operation_id__isnull=True)
+            ),
         ]
 
     def __str__(self) -> str:
@@ -172,7 +176,10 @@ class AuditEntry(models.Model):
     class Meta:
         verbose_name_plural = "audit entries"
         constraints = [
-            models.UniqueConstraint(fields=["project", "sequence"], name="audit_chain"),
+            # a fresh entry is in no chain: whoever acts pays for one index less
+            models.UniqueConstraint(
+                fields=["project", "sequence"], name="audit_place", condition=Q(sequence__isnull=False)
+            ),
             models.CheckConstraint(
                 condition=Q(sequence__isnull=True, hash="") | Q(sequence__isnull=False, project__isnull=False),
                 name="audit_entry_is_sealed_whole",
@@ -180,7 +187,8 @@ class AuditEntry(models.Model):
         ]
         indexes = [
             models.Index(fields=["id"], name="audit_unsealed", condition=Q(sequence__isnull=True)),  # read by sealing
-            models.Index(fields=["run_id"], name="audit_of_run"),  # read by the export
+            # read by the export
+            models.Index(fields=["run_id"], name="audit_sealed_of_run", condition=Q(sequence__isnull=False)),
         ]
 
     def __str__(self) -> str:

@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
+from django.db.models import DateTimeField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 from psycopg.sql import SQL
 
@@ -25,9 +26,10 @@ from kernel_project.primitives.sql import rows
 from outbox import services as outbox
 from outbox.contracts import KERNEL, Actor, NewEvent
 from outbox.models import Event, ParkedEvent, Stream
+from outbox.partitions import database_now
 from runs.keeping import retention
 from runs.keeping.retention import CLASS
-from runs.models import Artifact, IdempotencyKey, News, Operation, Project, Purge, Run, RunMessage
+from runs.models import Artifact, IdempotencyKey, News, Operation, Project, Purge, RetentionRule, Run, RunMessage
 
 logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent.parent
@@ -36,10 +38,11 @@ BATCHES_MAX = 1_000_000
 PAUSE_SECONDS = 0.01  # between batches, in which everybody else has the database
 STALE_SECONDS = 60  # a purge that has done no batch for so long was killed
 HOLDS_TOLD_MAX = 50
-NOTHING = UUID(int=0)
-LOCK = SQL("FOR UPDATE OF r SKIP LOCKED")
+FULL_LOOK_HOURS = 24  # in between a tick begins where the last one ended: what was kept then waits so long
 
 Rows = list[UUID]
+Place = tuple[datetime, UUID]  # of a run in the order of their ends
+BEGINNING = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
 Counts = Counter[str]
 
 
@@ -47,6 +50,12 @@ class PurgeAtWork(Conflict):
     """Another purge of the project is at work."""
 
     code = "purge_at_work"
+
+
+class Superseded(Conflict):
+    """Another purge has taken this one for dead, and written its receipt."""
+
+    code = "purge_superseded"
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,13 @@ def purge(
     dry_run: bool = False,
     seconds_max: float = float("inf"),
     progress: Callable[[str, Counts], None] = lambda *_: None,
+    whole: bool = True,
 ) -> Receipt:
-    """Delete what the project's rules let go, or count it. Stops between two batches when `seconds_max` have passed."""
+    """Delete what the project's rules let go, or count it. Stops between two batches when `seconds_max` have passed.
+
+    Without `whole` it begins where the last look ended, except for one look at everything each day. Raises PurgeAtWork,
+    and Superseded when it stood still for so long that another one has taken it for dead.
+    """
     rules = retention.rules(project)
     if dry_run:
         return Receipt(project, dict(_counted(project, rules)), _holds(project), complete=True)
@@ -85,7 +99,7 @@ def purge(
     until = time.monotonic() + seconds_max
     total: Counts = Counter()
     complete = all(
-        _carry_out(made, step, rules[step.record_class], until, total, progress)
+        _carry_out(made, step, _begin_look(project, step, whole=whole), until, total, progress)
         for step in STEPS
         if step.record_class in rules
     )
@@ -99,7 +113,7 @@ def _begin(project: str) -> Purge:
         others = Purge.objects.filter(project=project, ended_at__isnull=True)
         if others.filter(beat_at__gt=Now() - timedelta(seconds=STALE_SECONDS)).exists():
             raise PurgeAtWork(f"another purge of {project} is at work, or was killed less than {STALE_SECONDS} s ago")
-        for killed in others:
+        for killed in others.select_for_update(no_key=True):  # after its last batch, whose counts are in its row
             _end(killed, KERNEL, Counter(killed.counts), "interrupted")
         return Purge.objects.create(project=project)
 
@@ -113,52 +127,89 @@ def _end(made: Purge, by: Actor, counts: Counts, outcome: str) -> None:
             outbox.append([NewEvent(made.id, made.project, "retention.purged", made.id, data, actor=by)])
 
 
+@dataclass(frozen=True)
+class Look:
+    """One pass over the runs of a class, in the order of their ends: from where, and up to which end."""
+
+    begin: Place
+    edge: datetime
+
+
+def _begin_look(project: str, step: Step, *, whole: bool) -> Look:
+    rule = RetentionRule.objects.filter(project=project, record_class=step.record_class)
+    stale = Q(looked_all_at__isnull=True) | Q(looked_all_at__lt=Now() - timedelta(hours=FULL_LOOK_HOURS))
+    for chosen in [rule] if whole else [rule.filter(stale)]:
+        chosen.update(looked_all_at=Now(), looked_until=None)
+    over = ExpressionWrapper(Now() - F("days") * timedelta(days=1), output_field=DateTimeField())
+    edge, until = rule.values_list(over, "looked_until").first() or BEGINNING[:1] * 2  # its rule is gone: nothing goes
+    return Look((until, UUID(int=0)) if until else BEGINNING, edge)
+
+
 def _carry_out(
-    made: Purge, step: Step, days: int, until: float, total: Counts, progress: Callable[[str, Counts], None]
+    made: Purge, step: Step, look: Look, until: float, total: Counts, progress: Callable[[str, Counts], None]
 ) -> bool:
-    """Batch after batch of one class; False if the time ran out first."""
-    after = NOTHING
+    """Batch after batch of one class; False if the time ran out first. The next tick goes on from there."""
+    rule = RetentionRule.objects.filter(project=made.project, record_class=step.record_class)
+    after = look.begin
     for _ in range(BATCHES_MAX):
         if time.monotonic() > until:
+            rule.update(looked_until=after[0])
             return False
-        run_ids, went = _batch(made, step, days, after, total)
-        if not run_ids:
+        found = _candidates(made.project, step, look.edge, after)
+        if not found:
+            rule.update(looked_until=look.edge)
             return True
-        after = run_ids[-1]
-        total.update(went)
+        after = found[-1]
+        total.update(_batch(made, step, look.edge, [run_id for _, run_id in found], total))
         progress(step.record_class, total)
         _pause()
     return False
 
 
 @transaction.atomic
-def _batch(made: Purge, step: Step, days: int, after: UUID, total: Counts) -> tuple[Rows, Counts]:
+def _batch(made: Purge, step: Step, edge: datetime, run_ids: Rows, total: Counts) -> Counts:
     """Some runs of one class, and what has gone so far, in one transaction.
 
-    The project's row is locked first: a hold that is being placed comes before this batch or after it.
+    They were found before it began. The project's row is locked first: a hold that is being placed comes before this
+    batch or after it; only then is it asked which of them may still go.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT slug FROM runs_project WHERE slug = %s FOR SHARE", [made.project])
         cursor.execute("SET LOCAL kernel.purge = 'on'")
-    run_ids = _candidates(made.project, step, days, after, LOCK)
-    went = step.delete(made.project, run_ids) if run_ids else Counter()
+    if not Purge.objects.filter(id=made.id, ended_at__isnull=True).update(beat_at=Now()):
+        raise Superseded(f"this purge of {made.project} stood still, and another one has taken it for dead")
+    going = _lock(made.project, step, edge, run_ids)
+    went = step.delete(made.project, going) if going else Counter()
     Purge.objects.filter(id=made.id).update(beat_at=Now(), counts=dict(total + went))
-    return run_ids, went
+    return went
 
 
-def _candidates(project: str, step: Step, days: int, after: UUID, lock: SQL) -> Rows:
-    given = {"project": project, "days": days, "after": after, "runs": RUNS_PER_BATCH}
-    found = rows(HERE, step.source, given, work=SQL(step.work), lock=lock)
-    return [run_id for (run_id,) in found]
+def _candidates(project: str, step: Step, edge: datetime, after: Place) -> list[Place]:
+    """The next runs, without a lock: it may take long where many are kept."""
+    given = {"project": project, "edge": edge, "after_end": after[0], "after": after[1], "runs": RUNS_PER_BATCH}
+    found = rows(HERE, step.source, given, work=SQL(step.work), among=SQL(""), lock=SQL(""))
+    return [(ended_at, run_id) for ended_at, run_id in found]
+
+
+def _lock(project: str, step: Step, edge: datetime, run_ids: Rows) -> Rows:
+    """Which of these runs may go, locked until they have."""
+    given = {
+        "project": project, "edge": edge, "after_end": BEGINNING[0], "after": BEGINNING[1], "runs": RUNS_PER_BATCH,
+        "run_ids": run_ids,
+    }  # fmt: skip
+    among = SQL("AND r.id = ANY(%(run_ids)s::uuid[])" if step.source == "purge_runs" else
+                "AND r.run_id = ANY(%(run_ids)s::uuid[])")  # fmt: skip
+    found = rows(HERE, step.source, given, work=SQL(step.work), among=among, lock=SQL("FOR UPDATE OF r SKIP LOCKED"))
+    return [run_id for _, run_id in found]
 
 
 def _counted(project: str, rules: dict[str, int]) -> Counts:
     """How many runs have something of each class that would go; a rule further down may find more once they went."""
     counts: Counts = Counter()
     for step in STEPS:
-        after = NOTHING
+        after, edge = BEGINNING, database_now() - timedelta(days=rules.get(step.record_class, 0))
         for _ in range(BATCHES_MAX if step.record_class in rules else 0):
-            found = _candidates(project, step, rules[step.record_class], after, SQL(""))
+            found = _candidates(project, step, edge, after)
             if not found:
                 break
             after = found[-1]
@@ -257,7 +308,8 @@ STEPS: Sequence[Step] = (
     Step(
         CLASS.KEYS,
         "purge_tombstones",
-        "EXISTS (SELECT FROM runs_idempotencykey k WHERE k.run_id = r.run_id)",
+        f"r.purged_at < clock_timestamp() - interval '{retention.KEYS_OUTLIVE_DAYS} days'"
+        " AND EXISTS (SELECT FROM runs_idempotencykey k WHERE k.run_id = r.run_id)",
         _keys,
     ),
 )
@@ -269,8 +321,8 @@ def purge_all(seconds_max: float) -> int:
     went = 0
     for project in retention.projects():
         try:
-            receipt = purge(project, seconds_max=max(until - time.monotonic(), 0))
-        except PurgeAtWork as error:
+            receipt = purge(project, seconds_max=max(until - time.monotonic(), 0), whole=False)
+        except (PurgeAtWork, Superseded) as error:
             logger.info("%s", error.message)
             continue
         went += sum(receipt.counts.values())

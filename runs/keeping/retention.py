@@ -18,6 +18,8 @@ CLASS = RetentionRule.RecordClass
 DAYS_MAX = 36_500
 # Within it Temporal may deliver an activity again, a frozen worker may come back, and clients try a start again.
 RUNS_DAYS_MIN = 7
+# A client that tries a start again finds the run until it is purged, and is told so for as long again.
+KEYS_OUTLIVE_DAYS = 7
 OUTLIVE_RUNS = (CLASS.EVENTS, CLASS.APPROVALS, CLASS.KEYS)
 FOR_EVER = {
     "inbox": "the event store knows a repeated event by its row: an inbox that forgets takes a repetition for new",
@@ -45,8 +47,9 @@ def change(*, project: str, days: Mapping[str, int | None], by: Actor) -> dict[s
         RetentionRule.objects.filter(project=project).exclude(record_class__in=wanted).delete()
         for name, value in wanted.items():
             RetentionRule.objects.update_or_create(
-                project=project, record_class=name, defaults={"days": value, "set_by": by.id, "set_at": Now()}
-            )
+                project=project, record_class=name, defaults={
+                "days": value, "set_by": by.id, "set_at": Now(), "looked_until": None, "looked_all_at": None,
+            })  # fmt: skip
         stream = new_id()
         outbox.append([NewEvent(stream, project, "retention.changed", stream, {"days": wanted}, actor=by)])
     return wanted
@@ -70,6 +73,11 @@ def check(days: Mapping[str, int]) -> None:
                 f"{name}: not before the runs that they belong to ({runs or 'for ever'} days): a repetition could be "
                 f"taken for new; set runs first, or {name} to as many days or more"
             )
+    if runs is not None and days.get(CLASS.KEYS, DAYS_MAX) < runs + KEYS_OUTLIVE_DAYS:
+        raise Invalid(
+            f"idempotency_keys: at least {runs + KEYS_OUTLIVE_DAYS} days, {KEYS_OUTLIVE_DAYS} longer than runs: a "
+            f"repeated start could be taken for new"
+        )
     for kind in (CLASS.INPUT, CLASS.ARGUMENTS, CLASS.RESULT, CLASS.LOG):
         if runs is not None and days.get(kind, 0) > runs:
             raise Invalid(f"{kind}: artifacts go with their run, after {runs} days at the latest")

@@ -17,6 +17,7 @@ from django.db.models.functions import Now
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Conflict, NotFound, Unavailable
 from outbox.contracts import Actor
+from outbox.models import Event
 from runs.contracts import Limits
 from runs.loop import starts, temporal
 from runs.loop.contracts import LoopState, RunInput
@@ -74,6 +75,9 @@ def _check(run: Run) -> None:
         raise Conflict("it was to undo an effect: ask for another compensation of that operation", code="compensation")
     if Artifact.objects.filter(run=run, purged_at__isnull=False).exists():
         raise Conflict("some of what it knew was purged: start a new run", code="purged")
+    # reads the journal in the transaction of the claim: a drop of the run's month comes before it or sees it
+    if not Event.objects.filter(run_id=run.id).exists():
+        raise Conflict("its month of the journal was dropped: start a new run", code="purged")
     limits = Limits.model_validate(run.agent_version.definition["limits"])
     late = limits.wall_seconds_max and now() >= run.created_at + timedelta(seconds=limits.wall_seconds_max)
     if late or run.failure_code.startswith(LIMIT_PREFIX):

@@ -16,12 +16,12 @@ from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskSta
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from kernel_project.primitives import ids
 from kernel_project.primitives.errors import Unavailable
+from runs.loop import payloads
 from runs.loop.contracts import WORKFLOW, RunInput
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Down(Unavailable):
 async def connect() -> Client:
     """A client for the configured server. Raises whatever the library raises when there is none."""
     return await Client.connect(
-        settings.TEMPORAL_ADDRESS, namespace=settings.TEMPORAL_NAMESPACE, data_converter=pydantic_data_converter
+        settings.TEMPORAL_ADDRESS, namespace=settings.TEMPORAL_NAMESPACE, data_converter=payloads.converter()
     )
 
 

@@ -20,7 +20,7 @@ from kernel_project.primitives import ids, sql
 from kernel_project.primitives.canonical import canonical_json, parse_json, sha256_hex
 from outbox import services as outbox
 from outbox.contracts import Actor, NewEvent
-from runs.boundary import artifacts, compensation, intents, operations, workspaces
+from runs.boundary import artifacts, compensation, intents, operations, secret_arguments, workspaces
 from runs.boundary.contracts import NOTHING, Dispatch
 from runs.boundary.intents import Wanted
 from runs.boundary.journal import turn_frame
@@ -340,6 +340,7 @@ def _request(
 def close_turn(asked: ThinkInput, question: Question, answer: ModelAnswer) -> Thought:
     """Keep the model's answer and write down what it wants, in one transaction."""
     run = question.run
+    answer = secret_arguments.without_secrets(answer, question.tools)
     kept = artifacts.stage_json({"text": answer.text, "calls": [call.model_dump() for call in answer.calls]})
     usage = {**answer.usage.model_dump(), "finish_reason": answer.finish_reason, "answered_by": answer.model}
     facts = {"provider": answer.provider, "latency_ms": round(answer.seconds * 1000), "usage": usage}

@@ -139,7 +139,8 @@ CAN_DELETE = {
     "outbox/partitions.py": "makes the trigger that refuses to empty a month",
     "outbox/retention.py": "months of the journal, after asking for holds under the lock of the drop",
     "outbox/sql/forget_streams.sql": "outbox.Stream",
-    "runs/boundary/artifacts.py": "outcomes kept for a row that has them by now",
+    "runs/boundary/artifacts.py": "outcomes kept for a row that has them by now, objects without a row",
+    "runs/boundary/objects.py": "objects, for artifacts.py",
     "runs/boundary/sandbox/lifecycle.py": "runs.Sandbox",
     "runs/boundary/sandbox_upkeep.py": "runs.SandboxReport",
     "runs/keeping/purge.py": "what retention lets go, after locking the project against new holds",
@@ -304,14 +305,49 @@ def waits_for_a_lock() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-@pytest.mark.parametrize("scope", ["project", "run"])
+@pytest.mark.parametrize("scope", ["project", "run", "artifact"])
 def test_t57_a_month_of_the_journal_with_anything_held_is_not_dropped(scene, scope):
-    hold(scene, scope, scene.project.slug if scope == "project" else scene.run.id)
+    finish(scene)
+    targets = {"project": scene.project.slug, "run": scene.run.id, "artifact": scene.run.input_digest}
+    hold(scene, scope, targets[scope])
     [month] = [one for one in partitions.existing() if one.first <= scene.run.id < one.beyond]
     assert "legal hold" in retention._held(month.first, month.beyond)
     with transaction.atomic():
         assert "legal hold" in retention._drop_unless_changed(month, retention._heads(month))
     assert Event.objects.filter(run_id=scene.run.id).exists()
+
+
+def finish(scene: Scene) -> None:
+    """Nothing but a hold that is placed now can keep the month of the scene's run any longer."""
+    for placed in holds.in_force():
+        holds.release(placed.id, project=placed.project, reason="for the test", by=LEA)
+    replaced("UPDATE runs_run SET state = 'completed', ended_at = coalesce(ended_at, now()), resuming_since = NULL")
+    replaced("UPDATE approvals_approval SET state = 'voided', decided_at = now() WHERE state = 'waiting'")
+    replaced("UPDATE runs_operation SET state = 'blocked' WHERE state IN ('uncertain', 'awaiting_approval')")
+
+
+def replaced(statement: str) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute(statement)
+
+
+GOES_ON = {
+    "it runs": "UPDATE runs_run SET state = 'running', ended_at = NULL",
+    "it is being resumed": "UPDATE runs_run SET state = 'failed', failure_code = 'x', resuming_since = now()",
+    "a call of it is uncertain": "UPDATE runs_operation SET state = 'uncertain', error_class = 'x', settled_at = now()"
+    " WHERE attempt > 0 AND effect = 'write'",
+    "a person is asked": "UPDATE approvals_approval SET state = 'waiting', decided_at = NULL",
+}
+
+
+@pytest.mark.parametrize("change", GOES_ON.values(), ids=list(GOES_ON))
+def test_t43_a_month_of_a_run_that_may_tell_more_is_not_dropped(scene, change):
+    finish(scene)
+    [month] = [one for one in partitions.existing() if one.first <= scene.run.id < one.beyond]
+    assert retention._held(month.first, month.beyond) == ""
+    replaced(change)
+    assert "may tell more" in retention._held(month.first, month.beyond)
 
 
 def test_t05_the_stream_of_a_run_that_is_still_there_outlives_its_month(scene):

@@ -215,6 +215,22 @@ def test_t43_a_month_with_a_run_that_has_not_ended_stays(old_month):
     assert "has not ended" in retention.drop_old(TODAY, months_kept=12)[0].kept_for
 
 
+def test_t43_a_month_with_a_run_that_failed_and_was_resumed_stays(old_month):
+    delivered(old_run(), last="run.failed")
+    resumed(old_run())
+    assert "has not ended" in retention.drop_old(TODAY, months_kept=12)[0].kept_for
+
+
+def resumed(run: UUID) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO outbox_event (event_id, run_id, sequence, type, occurred_at, envelope)"
+            " VALUES (%s, %s, 3, 'run.resumed', now(), '{}')",
+            [uuid4(), run],
+        )
+    Stream.objects.filter(run_id=run).update(head=3, published=3)
+
+
 def test_t43_a_run_that_goes_on_while_its_month_is_looked_at_keeps_it(old_month, monkeypatch):
     delivered(old_run())
     heads = retention._heads

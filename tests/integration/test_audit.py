@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
+from django.db.models.functions import Now
 
 from kernel_project import verify
 from outbox.models import Event
+from runs.boundary import artifacts
 from runs.keeping import audit, bundles
-from runs.models import AuditEntry, Operation, Run
+from runs.models import ApiKey, Artifact, AuditEntry, Operation, Run
 from tests import console
 from tests.boundary_scene import at_once, committed  # noqa: F401  a fixture
 from tests.kernel import make_project
@@ -59,6 +62,46 @@ def test_what_people_do_in_the_console_is_in_it_too():
     assert (last.action, last.actor) == ("console", "olga")
     assert "a claim" in last.detail
     assert AuditEntry.objects.get(project=project.slug).action == "hold.placed"
+
+
+def test_keys_and_replays_are_in_it(capsys):
+    project = make_project()
+    command = ["create_api_key", "--project", project.slug, "--name", "Lager ü", "--scope", "runs:read"]
+    call_command(*command)
+    key = ApiKey.objects.get(project=project)
+    ApiKey.objects.filter(id=key.id).update(last_used_at=Now())
+    ApiKey.objects.filter(id=key.id).update(revoked_at=Now())
+    audit.seal()
+    made, revoked = AuditEntry.objects.filter(project=project.slug).order_by("sequence")
+    assert (made.action, made.actor, revoked.action) == ("api_key.created", getpass.getuser(), "api_key.changed")
+    assert key.prefix in made.detail
+    assert key.secret_hash not in made.detail
+    assert capsys.readouterr().out.strip() not in made.detail
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_get_triggerdef(oid) FROM pg_trigger"
+            " WHERE tgname = 'kernel_audit' AND tgrelid = 'outbox_event'::regclass"
+        )
+        assert "event.replay_requested" in cursor.fetchone()[0]
+    assert audit.broken() == []
+
+
+def test_nobody_who_may_write_to_the_table_can_forge_an_entry_or_a_seal(run):
+    event = Event.objects.filter(run_id=run.id).first()
+    facts = {"action": "run.completed", "event_id": event.event_id, "run_id": run.id, "content_hash": "0" * 64}
+    for more in ({}, {"project": run.project_id, "sequence": 4, "hash": "1" * 64}):
+        with pytest.raises(IntegrityError, match="nobody else"), transaction.atomic():
+            AuditEntry.objects.create(**facts, **more)
+    own = console.uncertain_run(make_project()).project_id
+    fresh = AuditEntry.objects.filter(sequence=None).earliest("id")
+    facts = (fresh.action, fresh.event_id, fresh.run_id, fresh.content_hash)
+    for actor, project, sequence in (("ann", own, 1), ("ann", own, 9), ("ann", run.project_id, 1)):
+        sealed = audit.link("", project, sequence, *facts, actor, fresh.at)
+        values = {"actor": actor, "project": project, "sequence": sequence, "previous_hash": "", "hash": sealed}
+        with pytest.raises(IntegrityError, match=r"does not follow|another project|audit_place"), transaction.atomic():
+            AuditEntry.objects.filter(id=fresh.id).update(**values)
+    audit.seal()
+    assert audit.broken() == []
 
 
 def test_the_record_can_be_neither_changed_nor_deleted(run):
@@ -119,6 +162,32 @@ def test_a_bundle_is_checked_elsewhere_without_the_database(run, key, tmp_path):
     assert "as it was signed" in done.stdout, done.stderr
     with pytest.raises(CommandError, match="is there already"):
         call_command("export", str(run.id), "--out", str(target))
+
+
+def test_a_bundle_is_of_one_moment_whatever_goes_on_meanwhile(run, key, tmp_path, monkeypatch):
+    plain, late = bundles._lines, "f" * 64
+
+    def goes_on(found):
+        at_once(lambda: Artifact.objects.get_or_create(
+            run_id=run.id, digest=late, kind="log", defaults={"size": 1, "media_type": "text/plain", "body": b"x"}
+        ))  # fmt: skip
+        return plain(found)
+
+    monkeypatch.setattr(bundles, "_lines", goes_on)
+    manifest = bundles.export(run.id, tmp_path / "a.bundle")
+    assert Artifact.objects.filter(run=run, digest=late).exists()
+    assert f"artifacts/{late}" not in manifest["files"]
+    assert bundles.check(tmp_path / "a.bundle", key) == []
+
+
+def test_an_export_that_breaks_off_leaves_no_file(run, key, tmp_path, monkeypatch):
+    def away(*_):
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(artifacts, "read", away)
+    with pytest.raises(OSError, match="away"):
+        bundles.export(run.id, tmp_path / "a.bundle")
+    assert list(tmp_path.iterdir()) == []
 
 
 def repacked(source: Path, change: dict[str, bytes | None]) -> Path:

@@ -6,14 +6,17 @@ import asyncio
 import logging
 
 import pytest
+from django.conf import settings
 from django.db import connection, connections
 
+from kernel_project.primitives import keyring
 from kernel_project.primitives.ids import workflow_id
 from outbox.models import Event
-from runs.models import Artifact, Run
+from runs.boundary import artifacts, objects
+from runs.models import Artifact, Run, Tool
 from tests import console
 from tests.api_client import api_for
-from tests.kernel import begin, call, calls, ended, make_project, make_tool, says
+from tests.kernel import begin, call, calls, decide, ended, make_project, make_tool, rule, says, waits
 
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases=["default", "temporality"]),
@@ -82,3 +85,39 @@ def test_the_canary_is_found_in_artifacts_and_nowhere_else(caplog, run):
     connection.ensure_connection()
     lists = ["runs/run", "runs/operation", "outbox/event", "outbox/stream", "approvals/approval"]
     assert not [one for one in lists if CANARY in client.get(f"/admin/{one}/").content.decode()]
+
+
+def test_a_declared_secret_is_known_to_the_effect_alone(caplog, monkeypatch):
+    """Sealed where the model writes it, named where it comes from the environment; bound by a person's yes like any."""
+    monkeypatch.setenv("TEN_KEY", keyring.new_key())
+    monkeypatch.setenv("TEN_TOKEN", f"{CANARY}-token")
+    monkeypatch.setattr(settings, "ARTIFACT_KEYS", "k=env:TEN_KEY")
+    objects.keys.cache_clear()
+    caplog.set_level(logging.INFO)
+    project, given = make_project(), []
+
+    def login(dispatch: object, text: str, auth: dict[str, str]) -> str:
+        given.append((text, auth["token"]))
+        return f"welcome, {text} {auth['token']}"
+
+    make_tool(project, "login", login)
+    broken_tool = make_tool(project, "fail", broken, effect="read")
+    for tool, paths in (("login", {"text": {}, "auth.token": {"from_env": "TEN_TOKEN"}}), ("fail", {"text": {}})):
+        Tool.objects.filter(project=project, name=tool).update(
+            configuration={**broken_tool.configuration, "secret_arguments": paths}, input_schema={"type": "object"}
+        )
+    rule(project, "login")
+    wanted = [call("login", text=CANARY), call("fail", text=CANARY)]
+    run = begin([calls(*wanted), says(f"done with {CANARY[:6]}")], ["login", "fail"], project=project)
+    asked, _ = waits(run, "awaiting_approval", "failed")
+    decide(asked, "approve")
+    assert ended(run).state == "completed"
+    assert given == [(CANARY, f"{CANARY}-token")]
+    bodies = [artifacts.read(run.id, one.digest) for one in Artifact.objects.filter(run=run)]
+    assert any(b"secret:sealed:k:" in body for body in bodies)
+    assert any(b"welcome, [a secret argument] [a secret argument]" in body for body in bodies)
+    assert not [body for body in bodies if CANARY.encode() in body]
+    assert tables_with(CANARY, "default") == set()
+    assert CANARY.encode() not in history(run)
+    assert not [record for record in caplog.records if CANARY in record.getMessage()]
+    objects.keys.cache_clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from approvals.contracts import Decider
 from approvals.models import Approval, Channel, Decision, Delivery
 from kernel_project import verify
 from kernel_project.primitives.canonical import sha256_hex
+from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Invalid, NotFound
 from kernel_project.primitives.ids import new_id
 from outbox.contracts import Actor
@@ -24,7 +26,7 @@ from outbox.models import Event, ParkedEvent, Stream
 from runs.boundary import artifacts, twins
 from runs.keeping import holds, purge, retention
 from runs.loop import starts
-from runs.models import Artifact, IdempotencyKey, Operation, Project, Purge, Run, Tombstone
+from runs.models import Artifact, IdempotencyKey, Operation, Project, Purge, RetentionRule, Run, Tombstone
 from tests import console
 from tests.boundary_scene import at_once, committed  # noqa: F401  a fixture
 from tests.kernel import make_agent, make_project, says
@@ -125,7 +127,9 @@ def test_each_class_goes_when_its_own_time_is_over(project):
 def buried(run: Run, days: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE runs_tombstone SET ended_at = now() - make_interval(days => %s) WHERE run_id = %s", [days, run.id]
+            "UPDATE runs_tombstone SET ended_at = now() - make_interval(days => %(days)s),"
+            " purged_at = now() - make_interval(days => %(days)s - 30) WHERE run_id = %(run)s",
+            {"days": days, "run": run.id},
         )
 
 
@@ -251,6 +255,69 @@ def test_a_start_with_the_key_of_a_purged_run_is_known_and_not_started_again(pro
         starts.start(asked)
 
 
+def test_a_key_outlives_its_run_by_a_week_however_late_the_purge_came(project):
+    run = ended(project, 400)
+    go(project)
+    go(project)
+    assert not Run.objects.filter(id=run.id).exists()
+    assert IdempotencyKey.objects.filter(run_id=run.id).exists(), "a repeated start would be new a moment after its run"
+
+
+def test_a_purge_that_stood_still_and_was_taken_for_dead_deletes_nothing_more(project, monkeypatch):
+    first, second = (ended(project, days) for days in (101, 100))
+    monkeypatch.setattr(purge, "RUNS_PER_BATCH", 1)
+
+    def taken_for_dead() -> None:
+        Purge.objects.filter(project=project.slug).update(ended_at=now(), outcome="interrupted")
+
+    monkeypatch.setattr(purge, "_pause", taken_for_dead)
+    with pytest.raises(purge.Superseded):
+        go(project)
+    assert Artifact.objects.filter(run_id=first.id, kind="input", purged_at__isnull=False).exists()
+    assert not Artifact.objects.filter(run_id=second.id, purged_at__isnull=False).exists()
+
+
+def test_runs_are_looked_for_before_the_project_is_locked(project, monkeypatch):
+    ended(project, 100)
+    plain, locked = purge._candidates, []
+
+    def look(*given):
+        locked.append(connection.in_atomic_block)
+        return plain(*given)
+
+    monkeypatch.setattr(purge, "_candidates", look)
+    go(project)
+    assert set(locked) == {False}
+
+
+def test_a_tick_goes_on_where_the_last_one_ended_and_looks_at_everything_once_a_day(project):
+    placed = holds.place(project=project.slug, scope="project", reason="a claim", by=ANN)
+    run = ended(project, 100)
+    purge.purge_all(60)
+    holds.release(placed.id, project=project.slug, reason="settled", by=ANN)
+    purge.purge_all(60)
+    assert Run.objects.filter(id=run.id).exists()
+    RetentionRule.objects.filter(project=project.slug).update(looked_all_at=now() - timedelta(hours=25))
+    purge.purge_all(60)
+    assert not Run.objects.filter(id=run.id).exists()
+
+
+def test_what_is_left_of_a_purged_run_can_be_held(project):
+    run = ended(project, 35)
+    go(project)
+    placed = holds.place(project=project.slug, scope="run", target=str(run.id), reason="a claim", by=ANN)
+    buried(run, 400)
+    before = left(run)
+    go(project)
+    assert left(run) == before
+    assert before["Event"] > 0
+    holds.release(placed.id, project=project.slug, reason="settled", by=ANN)
+    go(project)
+    assert not any(left(run).values())
+    with pytest.raises(NotFound, match="hold its run"):
+        holds.place(project=project.slug, scope="operation", target=str(uuid.uuid4()), reason="a claim", by=ANN)
+
+
 def test_a_unique_call_that_was_purged_is_still_a_twin(project):
     run = ended(project, 35)
     replaced(run, "UPDATE runs_operation SET unique_key = 'u', attempt = 1 WHERE run_id = %s AND position = 1")
@@ -264,7 +331,9 @@ def test_a_unique_call_that_was_purged_is_still_a_twin(project):
     ("days", "why"),
     [
         ({"runs": 1}, "at least 7"), ({"events": 30}, "set runs first"), ({"runs": 30, "events": 20}, "taken for new"),
-        ({"runs": 30, "idempotency_keys": 29}, "taken for new"), ({"runs": 30, "approvals": 7}, "taken for new"),
+        ({"runs": 30, "idempotency_keys": 29}, "taken for new"),
+        ({"runs": 30, "idempotency_keys": 30}, "taken for new"), ({"runs": 30, "idempotency_keys": 36}, "at least 37"),
+        ({"runs": 30, "approvals": 7}, "taken for new"),
         ({"runs": 30, "artifact.log": 31}, "go with their run"), ({"inbox": 30}, "takes a repetition for new"),
         ({"audit": 30}, "whole"), ({"prompts": 3}, "no class"), ({"runs": 0}, "1 to"), ({"runs": 10**6}, "1 to"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from django.core.management import call_command
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from kernel_project.primitives.clock import now
@@ -90,6 +91,12 @@ def refusal(run) -> str:
     return error.value.error_code
 
 
+def forget_what_it_told(run) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL kernel.purge = 'on'")
+        cursor.execute("DELETE FROM outbox_event WHERE run_id = %s", [run.id])
+
+
 # These start no worker: they stand before the class, whose worker would take their runs.
 
 
@@ -101,6 +108,9 @@ def test_only_a_failed_run_that_would_not_fail_again_at_once_is_resumed(project)
     failed(run, resuming_since=None)
     Artifact.objects.filter(run=run).update(purged_at=Now(), body=None)
     assert refusal(run) == "purged"
+    untold = begin([says("done")], project=project)
+    forget_what_it_told(untold)
+    assert refusal(failed(untold)) == "purged", "its month of the journal is gone, and it could tell nothing"
     with pytest.raises(Conflict, match="another compensation"):
         resumes._check(Run(state="failed", compensates_id=run.id))
     with pytest.raises(NotFound):

@@ -50,11 +50,11 @@ def test_what_fits(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("schema", "arguments", "why"),
     [
-        (properties(a={"type": "integer"}), {"a": "x"}, "$.a: 'x' is not of type 'integer'"),
+        (properties(a={"type": "integer"}), {"a": "x"}, "$.a: the value is not of type 'integer'"),
         ({**properties(), "required": ["a"]}, {}, "'a' is a required property"),
         ({**properties(), "additionalProperties": False}, {"b": 1}, "additional property 'b' is not allowed"),
-        ({**properties(), "additionalProperties": {"type": "string"}}, {"b": 1}, "$.b: 1 is not of type"),
-        ({**properties(), "patternProperties": {"^b": {"type": "string"}}}, {"b": 1}, "$.b: 1 is not of type"),
+        ({**properties(), "additionalProperties": {"type": "string"}}, {"b": 1}, "$.b: the value is not of type"),
+        ({**properties(), "patternProperties": {"^b": {"type": "string"}}}, {"b": 1}, "$.b: the value is not of type"),
         (properties(a={"uniqueItems": True}), {"a": [1, 1.0]}, "not all different"),
         (properties(a={"pattern": "^[a-z]+$"}), {"a": "A"}, "does not match"),
         (properties(), [], "is not of type 'object'"),
@@ -106,3 +106,20 @@ def test_errors_are_few_short_and_on_one_line() -> None:
 def test_a_schema_is_checked_when_a_tool_is_registered() -> None:
     assert schema_problems(properties(a={"type": "integer"})) == []
     assert "not valid" in schema_problems({"type": 5})[0]
+
+
+SECRETS = ('it\'s "s3cret"\n', "pin 4", 731_905, {"deep": ["s3cret-words", 731_905]}, ["731905"])
+REFUSING = (
+    {"type": "null"}, {"enum": ["a"]}, {"const": 1}, {"maximum": 1, "maxLength": 1, "maxItems": 0, "maxProperties": 0},
+    {"pattern": "^z$", "type": "boolean"}, {"anyOf": [{"type": "null"}, {"const": 3}]}, {"not": {}},
+    {"unevaluatedItems": False, "unevaluatedProperties": False, "items": False}, {"multipleOf": 7, "minLength": 99},
+    {"additionalProperties": False}, {"properties": {"deep": {"contains": {"const": 1}}}, "type": "object"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=range(len(SECRETS)))
+@pytest.mark.parametrize("schema", REFUSING, ids=range(len(REFUSING)))
+def test_no_sentence_repeats_a_value_of_the_arguments(schema: dict[str, Any], secret: Any) -> None:
+    """Sentences stand in lists, logs and rows that everybody may read who may not read arguments."""
+    told = " ".join(validate_arguments(properties(a=schema), {"a": secret}))
+    assert not [part for part in ("s3cret", "pin 4", "731905") if part in told], told

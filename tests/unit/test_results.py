@@ -82,7 +82,7 @@ def test_a_full_object_store_does_not_lose_the_outcome(monkeypatch):
     def full(*_, **__):
         raise GenericError("no space left on device")
 
-    monkeypatch.setattr(artifacts.obstore, "put", full)
+    monkeypatch.setattr(artifacts.objects, "put_if_absent", full)
     packed = pack(EffectResult(text="\x01" * 3_000_000))
     assert "could not be stored" in packed.invalid
     assert all(len(body.data) <= artifacts.INLINE_BYTES_MAX for body in packed.bodies)

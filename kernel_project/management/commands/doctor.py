@@ -233,15 +233,12 @@ def event_store() -> str:
 
 
 def artifact_store() -> str:
-    import obstore
-
-    from runs.boundary import artifacts
+    from runs.boundary import objects
 
     path = f"doctor/{uuid.uuid4()}"
     try:
-        store = artifacts._store()
-        obstore.put(store, path, b"probe")
-        obstore.delete(store, path)
+        objects.put(path, b"probe")
+        objects.delete(path)
     except Exception as error:  # each kind of store fails with errors of its own
         raise NotOk(_words(error), "set ARTIFACT_URL to a store that this process may write to") from None
     return f"{settings.ARTIFACT_URL} can be written to"

@@ -73,7 +73,7 @@ def _refuse_constant(name: str) -> None:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is too large for a number")
+        raise ValueError("a number is too large")
     return number
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 from argparse import ArgumentParser
 from datetime import datetime
 from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
 
 from kernel_project.primitives.errors import KernelError
 from kernel_project.web.callers import SCOPES
 from runs import keys
+from runs.keeping import audit
 
 
 class Command(BaseCommand):
@@ -26,13 +29,15 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
-            made = keys.create(
-                project=options["project"],
-                name=options["name"],
-                scopes=options["scope"],
-                user=_user(options["user"]),
-                expires_at=_moment(options["expires"]),
-            )
+            with transaction.atomic():
+                audit.acting(getpass.getuser())
+                made = keys.create(
+                    project=options["project"],
+                    name=options["name"],
+                    scopes=options["scope"],
+                    user=_user(options["user"]),
+                    expires_at=_moment(options["expires"]),
+                )
         except KernelError as error:
             raise CommandError(error.message) from None
         self.stdout.write(made[1])

@@ -1,0 +1,83 @@
+"""Secret arguments: a word stands for the value, the same for the same, and opens at its own place alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernel_project.primitives import keyring
+from runs.boundary import objects, secret_arguments
+from runs.boundary.models.contracts import ModelAnswer, ToolCall
+from runs.models import Tool
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = keyring.Keyring({"k": b"1" * 32})
+    monkeypatch.setattr(objects, "keys", lambda: ring)
+
+
+def tool(name: str = "pay", **paths: Any) -> Tool:
+    return Tool(name=name, exposed_name=name, configuration={"secret_arguments": paths})
+
+
+PIN = tool(**{"card.pin": {}})
+
+
+def test_equal_values_have_equal_words_and_others_other_ones():
+    one, same, other = (secret_arguments.sealed(PIN, {"card": {"pin": pin}, "to": "x"}) for pin in ("1", "1", "2"))
+    assert one == same != other
+    assert one["to"] == "x"
+    assert one["card"]["pin"].startswith("secret:sealed:k:")
+    assert secret_arguments.as_checked(PIN, one) == {"card": {"pin": "1"}, "to": "x"}
+    assert secret_arguments.sealed(PIN, one) == one, "what is sealed already stays"
+
+
+@pytest.mark.parametrize("value", [7, None, ["a", {"b": 1}], 'quote" and \n', ""])
+def test_a_value_of_any_kind_comes_back_as_it_was(value):
+    assert secret_arguments.as_checked(PIN, secret_arguments.sealed(PIN, {"card": {"pin": value}})) == {
+        "card": {"pin": value}
+    }
+
+
+def test_a_word_opens_at_its_own_place_alone():
+    word = secret_arguments.sealed(PIN, {"card": {"pin": "1234"}})["card"]["pin"]
+    for elsewhere in (tool("send", **{"card.pin": {}}), tool(note={})):
+        path = next(iter(elsewhere.configuration["secret_arguments"]))
+        given = {"card": {"pin": word}} if "." in path else {"note": word}
+        moved = secret_arguments.sealed(elsewhere, given)
+        assert word not in str(moved), "it is sealed like any other text"
+        assert "1234" not in str(secret_arguments.as_checked(elsewhere, moved))
+
+
+def test_an_answer_is_kept_without_what_the_model_wrote_as_secret():
+    calls = (
+        ToolCall(name="pay", arguments='{"card": {"pin": "98765"}}'),
+        ToolCall(name="pay", arguments='{"card": {"pin": "98765"'),
+        ToolCall(name="other", arguments='{"card": 1}'),
+    )
+    answer = ModelAnswer(text="I use 98765", calls=calls, finish_reason="tool_calls", provider="scripted")
+    kept = secret_arguments.without_secrets(answer, [PIN, Tool(name="other", exposed_name="other")])
+    assert "98765" not in kept.model_dump_json()
+    assert kept.calls[2] == calls[2]
+    assert kept.text == "I use [a secret argument]"
+
+
+def test_without_a_key_the_value_is_not_kept_and_the_call_says_so(monkeypatch):
+    monkeypatch.setattr(objects, "keys", lambda: keyring.Keyring({}))
+    kept = secret_arguments.sealed(PIN, {"card": {"pin": "98765"}})
+    assert "98765" not in str(kept)
+    with pytest.raises(keyring.KeyUnavailable, match="ARTIFACT_KEYS"):
+        secret_arguments.as_checked(PIN, kept)
+
+
+def test_a_named_value_stands_nowhere_but_in_the_environment(monkeypatch):
+    named = tool(**{"auth.token": {"from_env": "SHOP_TOKEN"}})
+    kept = secret_arguments.sealed(named, {"auth": {"token": "made up by the model"}})
+    assert kept == secret_arguments.sealed(named, {}) == {"auth": {"token": "secret:named:auth.token"}}
+    monkeypatch.setenv("SHOP_TOKEN", "t0ken")
+    opened, values = secret_arguments._open_all("pay", named.configuration, kept, secret_arguments.resolve)
+    assert (opened, values) == ({"auth": {"token": "t0ken"}}, ["t0ken"])
+    with pytest.raises(ValueError, match="cannot be read"):
+        secret_arguments.declared({"secret_arguments": {"a": {"from_env": "no name"}}})
