@@ -57,6 +57,10 @@ class Environment(BaseSettings):
     temporal_namespace: str = "default"
     temporal_task_queue: str = "agent-kernel"
     temporal_ui_url: str = ""
+    kernel_build_id: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.+-]{0,99})?$")
+    kernel_worker_versioning: bool = False
+    kernel_child_depth_max: int = Field(default=3, ge=0, le=10)
+    kernel_children_max: int = Field(default=50, ge=0, le=10_000)
     temporality_url: str = ""
     temporality_token: str = ""
     temporality_pool_max: int = Field(default=10, ge=1, le=500)

@@ -71,8 +71,8 @@ def last_answer(found: Run) -> tuple[str | None, bool]:
 
 
 def charged(run_id: UUID) -> tuple[int, Decimal]:
-    """The tokens and the cost that count against a run's limits."""
-    calls = Operation.objects.filter(run_id=run_id, position=0)
+    """The tokens and the cost that count against a run's limits: of its model calls, and of its children."""
+    calls = Operation.objects.filter(run_id=run_id)
     found = calls.aggregate(tokens=Sum("tokens_charged"), cost=Sum("cost_charged"))
     return found["tokens"] or 0, found["cost"] or Decimal(0)
 

@@ -158,7 +158,7 @@ class RunDetail(RunItem):
 
     result: str | None = Field(description="The last answer's text; null while there is none.")
     result_cut: bool = Field(description="The middle of `result` was left out; `result_ref` has it all.")
-    tokens_charged: int = Field(description="Used by its model calls, or reserved where nobody knows.")
+    tokens_charged: int = Field(description="Used by its model calls and its children, or reserved where nobody knows.")
     cost_charged: str = Field(description="What they cost by the project's prices; 0 where it has none.")
 
 

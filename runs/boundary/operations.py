@@ -366,10 +366,11 @@ def check_sending(operation_id: UUID, attempt: int, timeout_seconds: float) -> N
         raise NotSent("the other side may forget the call's key before this attempt has ended")
 
 
-def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settled:
+def settle_answer(given: Dispatch, result: EffectResult, spent: Charge | None = None, **facts: Any) -> Settled:
     """Write the answer of an attempt: the effect happened, or the tool itself says that it failed.
 
-    A stale attempt changes nothing, is kept as evidence, and ends an uncertain operation.
+    `spent` counts against the run's limits: what another agent used for it. A stale attempt changes nothing, is kept as
+    evidence, and ends an uncertain operation.
     """
     packed = pack(result)
     state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
@@ -382,7 +383,7 @@ def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settle
     if effect == "uncertain":
         if _settle_doubt(Unclear(given, error_class, result.text)):
             return Settled(given.operation_id, STATE.UNCERTAIN)
-    elif _settle(operation, terminal, packed.bodies, denies=effect == "none"):
+    elif _settle(operation, terminal, packed.bodies, denies=effect == "none", spent=spent):
         return Settled(operation.id, state)
     if effect == "none" and (doubted := _doubted(given, error_class, result.text)):
         return doubted

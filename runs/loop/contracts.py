@@ -61,6 +61,7 @@ class Ticket(Message):
     fingerprint: str = ""  # same call, same failure
     verdict: str = ""
     local: bool = False  # quick and in this process: no round trip to Temporal is worth it
+    delegated: bool = False  # done by a run of another agent; once dispatched it is ready again when that has ended
 
 
 class RunInput(Message):
@@ -107,6 +108,14 @@ class Thought(Message):
 class PerformInput(Message):
     run_id: UUID
     operation_id: UUID
+
+
+class DelegateInput(Message):
+    """Let another agent do a task, or take up how it ended. `over`: the run's time is, so nothing is begun."""
+
+    run_id: UUID
+    operation_id: UUID
+    over: bool = False
 
 
 class LookInput(Message):

@@ -243,6 +243,8 @@ def _started(run: Run) -> NewEvent:
     data = {"status": "running", "agent": version.agent.name, "agent_version": version.version}
     if run.compensates_id is not None:
         data |= {"compensates": str(run.compensates_id), "requested_by": run.started_by, **compensation.cause(run)}
+    if run.parent_id is not None:
+        data |= {"parent_run_id": str(run.parent_id), "parent_operation_id": str(run.parent_operation_id)}
     return run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})
 
 
@@ -439,11 +441,20 @@ def tickets_of(rows: Sequence[Operation]) -> tuple[Ticket, ...]:
     """These calls, as the workflow needs to know them; the tool of each must be loaded."""
     gated = [row.id for row in rows if row.state == STATE.AWAITING_APPROVAL]
     standing = approvals.standing(gated) if gated else {}
-    return tuple(_ticket(row, *standing.get(row.id, (False, None))) for row in rows)
+    at_work = _at_work(rows)
+    return tuple(_ticket(row, *standing.get(row.id, (False, None)), at_work=row.id in at_work) for row in rows)
 
 
-def _ticket(operation: Operation, granted: bool, deadline: datetime | None) -> Ticket:
-    ready = granted or operation.state in (STATE.PROPOSED, STATE.DISPATCHED)
+def _at_work(rows: Sequence[Operation]) -> set[UUID]:
+    """Those of these calls that another agent is at work on."""
+    out = [row.id for row in rows if row.kind == Kind.AGENT and row.state == STATE.DISPATCHED]
+    children = Run.objects.filter(parent_operation_id__in=out, state__in=(Run.State.RUNNING, Run.State.CANCELLING))
+    found = children.values_list("parent_operation_id", flat=True) if out else ()
+    return {operation_id for operation_id in found if operation_id is not None}
+
+
+def _ticket(operation: Operation, granted: bool, deadline: datetime | None, *, at_work: bool) -> Ticket:
+    ready = granted or (operation.state in (STATE.PROPOSED, STATE.DISPATCHED) and not at_work)
     if operation.state == STATE.RECONCILED:
         ready = operation.verdict == Operation.Verdict.NONE
     tool = operation.tool
@@ -456,6 +467,7 @@ def _ticket(operation: Operation, granted: bool, deadline: datetime | None) -> T
         fingerprint=_fingerprint(operation) if operation.error_class else "",
         verdict=operation.verdict,
         local=tool is not None and is_local(tool),
+        delegated=operation.kind == Kind.AGENT,
     )
 
 
