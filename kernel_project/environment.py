@@ -95,6 +95,10 @@ class Environment(BaseSettings):
         """What only makes sense together."""
         if self.sandbox_driver == "docker" and not self.sandbox_image:
             raise ValueError("set SANDBOX_IMAGE: SANDBOX_DRIVER=docker runs commands in that image")
+        if self.kernel_worker_versioning and not self.kernel_build_id:
+            raise ValueError(
+                "set KERNEL_BUILD_ID: with KERNEL_WORKER_VERSIONING=true Temporal tells builds apart by it"
+            )
         return self
 
     @model_validator(mode="after")

@@ -101,6 +101,16 @@ _loop = _Loop()
 WAIT_SECONDS = CONNECT_TIMEOUT_SECONDS + RPC_TIMEOUT.total_seconds() + 2
 
 
+def call(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a request of another module. Raises Unclear when it takes too long."""
+    return _loop.run(work, WAIT_SECONDS)
+
+
+async def client() -> Client:
+    """This process's client, on the loop of `call`. Raises Down when there is no server."""
+    return await _loop.client()
+
+
 def start(given: RunInput) -> None:
     """Start the run's workflow; an acknowledgement, or that it is running already, is success.
 

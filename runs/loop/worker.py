@@ -17,6 +17,7 @@ from runs.boundary import sandbox_upkeep
 from runs.boundary.effects import python
 from runs.boundary.mcp_sessions import close_sessions
 from runs.boundary.models import port
+from runs.loop import builds
 from runs.loop.activities import ACTIVITIES
 from runs.loop.temporal import connect
 from runs.loop.workflows import AgentRun
@@ -45,6 +46,7 @@ def make_worker(client: Client, task_queue: str, **options: Any) -> Worker:
         "graceful_shutdown_timeout": DRAIN,
         "max_concurrent_activities": ACTIVITIES_MAX,
         "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "deployment_config": builds.config(),
     }
     return Worker(client, task_queue=task_queue, workflows=[AgentRun], activities=ACTIVITIES, **usual | options)
 
