@@ -133,6 +133,12 @@ def operations_of(run_id: UUID, after: tuple[int, int] | None = None) -> QuerySe
     return found.order_by("turn", "position")
 
 
+def children_of(run_id: UUID, after: UUID | None = None) -> QuerySet[Run]:
+    """The runs that other agents do for a run, in the order of their starts; `after` is the last one seen."""
+    found = Run.objects.filter(parent_id=run_id).exclude(state=Run.State.STARTING)
+    return _described(found if after is None else found.filter(id__gt=after)).order_by("id")
+
+
 def messages_of(run_id: UUID, after: int = 0) -> QuerySet[RunMessage]:
     """What was said to a run, in order; `after` is the number of the last message seen."""
     return RunMessage.objects.filter(run_id=run_id, number__gt=after).order_by("number")

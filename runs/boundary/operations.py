@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.db.models.functions import Now
@@ -119,6 +120,7 @@ def open_model_call(
             "tokens": reserved.tokens,
             "cost": reserved.cost,
             "heard": heard,
+            "build_id": settings.KERNEL_BUILD_ID,
             "events": outbox.given(events),
         },
         columns=writing.columns(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 from django.db.models import JSONField, OuterRef, Subquery
 from django.db.models.fields.json import KeyTextTransform
@@ -141,7 +142,7 @@ def _take_up(run: Run, asked: ThinkInput) -> Operation | None:
         with transaction.atomic():
             if not _take_turn(run.id, asked.turn):
                 return None
-            outbox.append([*begun, _turn_event(run, "turn.started", asked.turn, "running")])
+            outbox.append([*begun, _turn_started(run, asked.turn)])
             intents.propose(run, drafts)
     except IntegrityError:  # another delivery of this turn was faster by a moment
         return compensation.call_of(run)
@@ -205,7 +206,9 @@ def _begin_turn(
 def _take_turn(run_id: UUID, turn: int) -> bool:
     """Lock the run for its next turn; false if it is not to go on."""
     with connection.cursor() as cursor:
-        cursor.execute(sql.load(HERE, "begin_turn"), {"run_id": run_id, "turn": turn})
+        cursor.execute(
+            sql.load(HERE, "begin_turn"), {"run_id": run_id, "turn": turn, "build_id": settings.KERNEL_BUILD_ID}
+        )
         return int(cursor.rowcount) == 1
 
 
@@ -299,13 +302,19 @@ def _turn_events(run: Run, asked: ThinkInput) -> list[NewEvent]:
     events = [] if asked.turn == 1 else [_turn_event(run, "turn.completed", asked.turn - 1, "completed")]
     if asked.limit:
         events.append(limit_event(run, asked.limit))
-    return [*events, _turn_event(run, "turn.started", asked.turn, "running")]
+    return [*events, _turn_started(run, asked.turn)]
 
 
 def limit_event(run: Run, limit: str) -> NewEvent:
     """A limit was reached: told once, with the turn that is the last one, or with the end if that does not fit."""
     told = run_event(run, "policy.limit", {"status": "reached", "reason": limit}, f"{run.id}/limit")
     return replace(told, attempt=run.resumes + 1)  # another one may be reached after a resume
+
+
+def _turn_started(run: Run, turn: int) -> NewEvent:
+    """With the build that carries the run from here on, where this installation names its builds."""
+    told = _turn_event(run, "turn.started", turn, "running")
+    return replace(told, data={**told.data, "build_id": settings.KERNEL_BUILD_ID}) if settings.KERNEL_BUILD_ID else told
 
 
 def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:

@@ -16,6 +16,7 @@ from runs.loop.contracts import DelegateInput, FinishInput, ThinkInput
 from runs.loop.turns import close_turn, open_turn
 from runs.models import Operation, Run, Tool
 from runs.registry_contracts import ProjectFile
+from tests.api_client import api_for
 from tests.kernel import (  # fmt: skip
     Carrier,
     begin,
@@ -161,6 +162,18 @@ def test_nothing_is_started_for_a_run_that_is_to_stop_or_whose_time_is_over(proj
     endings.finish(FinishInput(run_id=child(run).id, outcome="cancelled"))
     [ticket] = [bring_on(run, operation)]
     assert ticket.state == "tool_error"
+
+
+def test_the_api_and_the_console_show_parent_and_children(project, admin_client):
+    run, operation = dispatched(project, helper(project, [says("found")]))
+    bring_on(run, operation)
+    api = api_for(project)
+    [item] = api.get(f"/runs/{run.id}/children").data["items"]
+    assert (item["id"], item["parent_id"], item["depth"]) == (str(child(run).id), str(run.id), 1)
+    assert item["parent_operation_id"] == str(operation.id)
+    assert api_for(make_project()).get(f"/runs/{run.id}/children").status_code == 404
+    assert str(child(run).id) in admin_client.get(f"/admin/runs/run/{run.id}/change/").content.decode()
+    assert str(run.id) in admin_client.get(f"/admin/runs/run/{child(run).id}/change/").content.decode()
 
 
 def test_temporal_down_starts_no_child_and_is_tried_again(project, temporal_server, monkeypatch):
