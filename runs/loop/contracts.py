@@ -48,6 +48,7 @@ class LoopState(Message):
     tool_calls: int = 0
     failures: dict[str, int] = {}  # by fingerprint: turns in which that call failed that way
     limit: str = ""  # the limit that was hit; only one last call without tools is left
+    answered: bool = False  # it has come to its end, and goes on for a message only
 
 
 class Ticket(Message):
@@ -142,3 +143,4 @@ class FinishInput(Message):
     outcome: Outcome
     code: str = ""
     message: str = ""
+    unheard: bool = False  # no turn is left for messages that came late: they stay unread

@@ -113,7 +113,8 @@ def finish(asked: FinishInput) -> str:
             return GONE
         if run.state in Run.ENDED or run.resumes != asked.resumption:
             return run.state
-        if asked.outcome == "completed" and run.cancel_requested_at is None and transcripts.unseen(run):
+        may_hear = asked.outcome == "completed" and not asked.unheard and run.cancel_requested_at is None
+        if may_hear and transcripts.unseen(run):
             return UNHEARD
         cancelled = run.cancel_requested_at is not None or asked.outcome == "cancelled"
         state = Run.State.CANCELLED if cancelled else Run.State(asked.outcome)

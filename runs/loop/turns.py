@@ -155,10 +155,9 @@ def _go_on(asked: ThinkInput, heartbeat: Callable[..., None], allowed: Allowance
     left = operations.interrupted(operation_id)
     if left is not None and left.dispatch.attempt >= DELIVERIES_MAX:
         return _give_up(asked, left)
-    operations.reserve(operation_id, allowed.charge)
-    step = operations.dispatch(operation_id, heartbeat)
+    step = operations.dispatch(operation_id, heartbeat, reserved=allowed.charge)
     if isinstance(step, Unclear):  # an earlier delivery asked and was interrupted: asking again costs only tokens
-        step = operations.again(step, heartbeat)
+        step = operations.again(step, heartbeat, reserved=allowed.charge)
     if isinstance(step, Dispatch):
         return step
     return _told_before(asked) or Thought(kind="stopped")  # another delivery may have answered meanwhile

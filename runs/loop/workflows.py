@@ -43,6 +43,7 @@ PERFORM_SLACK = timedelta(minutes=15)  # over a tool's own time-out: store retri
 DEADLINE_WAIT_MIN = timedelta(milliseconds=500)  # the store's clock judges, and it may lag behind ours
 AGAIN_FIRST_SECONDS = 1.0  # before a call that came back open and ready is tried once more; doubled each time
 AGAIN_MAX_SECONDS = 60.0
+ANSWERED = "answered"  # a patch: an execution from before it fails at its limit where a message comes late
 BROKEN = "internal_error"  # the failure code of a fault of ours
 HISTORY_EVENTS_MAX = 8_000  # then a new execution; the server's own suggestion usually comes first
 HISTORY_BYTES_MAX = 8 * 1024 * 1024
@@ -75,6 +76,8 @@ class AgentRun:
             written = await _to_the_end(self._finish(given.plan, ended))
             if written != UNHEARD:
                 return written
+            if workflow.patched(ANSWERED):
+                self._state = self._state.model_copy(update={"answered": True})
             if _history_is_long():
                 self._continue(given.plan, self._state)
             given = given.model_copy(update={"state": self._state, "tickets": ()})
@@ -259,6 +262,7 @@ class AgentRun:
             outcome=ended.outcome,
             code=ended.code,
             message=ended.message,
+            unheard=ended.unheard,
         )
         if ended.outcome != "cancelled" and ended.code != BROKEN:
             written: str = await workflow.execute_local_activity(
