@@ -134,6 +134,13 @@ class Delegation(Outcome):
     depth: int | None = Field(default=None, ge=1, description="how many runs are above the child")
 
 
+class Compacted(RuntimeData):
+    """From a turn on, results and arguments of older turns are told to the model as references; nothing is lost."""
+
+    turn: int | None = Field(default=None, ge=1)
+    short_before_turn: int | None = Field(default=None, ge=1)
+
+
 class Held(Outcome):
     """A legal hold was placed or released, with the reason. Changes no state."""
 
@@ -215,7 +222,7 @@ RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
     **_family("policy", RuntimeData, "limit"),
     **_family("evidence", RuntimeData, "observed"),
     **_family("agent", RuntimeData, "summary"),
-    **_family("context", RuntimeData, "created", "compacted"),
+    **_family("context", RuntimeData, "created", compacted=Compacted),
     **_family("memory", RuntimeData, "read", "write"),
     **_family("hold", Held, "placed", "released"),
     **_family("retention", Purged, "changed", "purged"),

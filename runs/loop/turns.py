@@ -32,12 +32,14 @@ from runs.boundary.operations import Unclear
 from runs.contracts import Limits
 from runs.loop import budget, transcripts
 from runs.loop.budget import Allowance, Price
+from runs.loop.compaction import Compacted
 from runs.loop.contracts import ThinkInput, Thought, Ticket
 from runs.loop.transcripts import Heard
 from runs.models import Kind, ModelPrice, News, Operation, Run, Tool
 
 HERE = Path(__file__).parent.parent  # the app: its SQL is there
 DELIVERIES_MAX = 20  # dispatches of one model call over crashes and retries; then the call has failed
+CONTEXT_TOKENS_MAX = 150_000  # of a conversation, where the agent names none: it fits into what most models take
 STATE = Operation.State
 REFUSALS = ("content_filter", "refusal")
 LOCAL_TIMEOUT_SECONDS_MAX = 10  # a longer call would hold the workflow's task
@@ -76,7 +78,8 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
     before = [row for row in rows if row.turn < asked.turn]
     tools = intents.usable_tools(run)
     heard = transcripts.heard(run, asked.turn, begun=begun)
-    request, price = _request(run, asked, before, tools, heard), price_of(run)
+    told_now = transcripts.told(run, before, asked.limit, heard, _context_bytes_max(run))
+    request, price = _request(run, asked, told_now, tools), price_of(run)
     limits = Limits.model_validate(run.agent_version.definition["limits"])
     allowed = budget.allowance(request, limits, price, budget.spent(rows), last=bool(asked.limit))
     if not isinstance(allowed, Allowance):
@@ -85,7 +88,7 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
         step = _go_on(asked, heartbeat, allowed)
     else:
         try:
-            step = _begin_turn(run, asked, before, heartbeat, allowed, heard) or Thought(kind="stopped")
+            step = _begin_turn(run, asked, before, heartbeat, allowed, heard, told_now) or Thought(kind="stopped")
         except IntegrityError:  # another delivery of this turn was faster by a moment, with messages of its own
             return open_turn(asked, heartbeat)
     if not isinstance(step, Dispatch):
@@ -187,16 +190,19 @@ def _begin_turn(
     heartbeat: Callable[..., None],
     allowed: Allowance,
     heard: Heard,
+    told: Compacted,
 ) -> Dispatch | None:
     """Write that the turn began and let its model call go; None if the run was asked to stop.
 
     The first turn proves that Temporal has the run: from here it is running. The run's row is locked first, here and
     everywhere (run, approval, operation, stream): a cancel that comes now waits.
     """
-    described = artifacts.stage_json(_description(run, asked, before, heard))
+    described = artifacts.stage_json(_description(run, asked, before, heard, told))
     operation = _model_operation(run, asked, described)
     begun = [_started(run)] if run.state == Run.State.STARTING else []
     events = [*begun, *_turn_events(run, asked)]
+    if told.is_new:
+        events.append(_compacted(run, asked.turn, told))
     return operations.open_model_call(
         operation, described, heartbeat, *events, reserved=allowed.charge, heard=heard.last
     )
@@ -283,17 +289,30 @@ def _model_operation(run: Run, asked: ThinkInput, described: artifacts.Staged) -
     )
 
 
-def _description(run: Run, asked: ThinkInput, before: Sequence[Operation], heard: Heard) -> dict[str, Any]:
+def _compacted(run: Run, turn: int, told: Compacted) -> NewEvent:
+    """From this turn on, results and arguments of the turns before are told as references."""
+    data = {"turn": turn, "short_before_turn": told.before}
+    return run_event(run, "context.compacted", data, f"{run.id}/context/{turn}")
+
+
+def _description(
+    run: Run, asked: ThinkInput, before: Sequence[Operation], heard: Heard, told: Compacted
+) -> dict[str, Any]:
     """What the model is asked, as a chain of hashes: the last turn's operations stand for all before them."""
     last = [row for row in before if row.turn == asked.turn - 1]
     said = heard.by_turn.get(asked.turn, ())
-    return ({"messages": list(said)} if said else {}) | {
-        "agent": run.agent_version.digest,
-        "input": run.input_digest,
-        "previous": [[row.arguments_digest, row.state, row.result_digest] for row in last],
-        "tools": asked.tools,
-        "turn": asked.turn,
-    }
+    more = {"short_before_turn": told.before} if told.before else {}
+    return (
+        more
+        | ({"messages": list(said)} if said else {})
+        | {
+            "agent": run.agent_version.digest,
+            "input": run.input_digest,
+            "previous": [[row.arguments_digest, row.state, row.result_digest] for row in last],
+            "tools": asked.tools,
+            "turn": asked.turn,
+        }
+    )
 
 
 def _turn_events(run: Run, asked: ThinkInput) -> list[NewEvent]:
@@ -323,9 +342,13 @@ def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
     )  # fmt: skip
 
 
-def _request(
-    run: Run, asked: ThinkInput, before: Sequence[Operation], tools: Sequence[Tool], heard: Heard
-) -> ModelRequest:
+def _context_bytes_max(run: Run) -> int:
+    """How long the conversation may be before older turns are told short."""
+    tokens = run.agent_version.definition.get("context_tokens_max") or CONTEXT_TOKENS_MAX
+    return int(tokens) * budget.BYTES_PER_TOKEN
+
+
+def _request(run: Run, asked: ThinkInput, told: Compacted, tools: Sequence[Tool]) -> ModelRequest:
     """What the model is to be asked; the attempt's own number is put in when it is let go."""
     definition = run.agent_version.definition
     key = definition["api_key_env"]
@@ -334,7 +357,7 @@ def _request(
         base_url=definition["base_url"],
         api_key_ref=ApiKeyReference(from_env=key) if key else None,
         instructions=definition["instructions"],
-        messages=tuple(transcripts.told(run, before, asked.limit, heard)),
+        messages=tuple(told.messages),
         tools=tuple(
             ToolDefinition(name=tool.exposed_name, description=tool.description, input_schema=tool.input_schema)
             for tool in (tools if asked.tools else ())

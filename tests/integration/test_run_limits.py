@@ -12,11 +12,11 @@ from kernel_project.primitives.errors import Invalid
 from outbox.contracts import Actor
 from outbox.models import Event
 from runs import registry
-from runs.boundary import operations
+from runs.boundary import artifacts, operations
 from runs.boundary.models.contracts import ModelAnswer, Usage
 from runs.boundary.models.errors import ModelError
 from runs.contracts import AgentDefinition
-from runs.loop import endings, turns
+from runs.loop import endings, transcripts, turns
 from runs.loop.contracts import ThinkInput
 from runs.models import ModelPrice, Operation, Run
 from tests.kernel import (
@@ -201,3 +201,27 @@ class TestWithAWorker:
         run = ended(begin(script, project=project, limits={"wall_seconds_max": 2}), 20)
         assert run.failure_code == "limit_wall_time"
         assert Run.objects.get(id=run.id).turn == 2
+
+    def test_a_conversation_that_grows_too_long_is_told_shorter_and_says_so(self, project):
+        text = "y" * 3_000
+        run = ended(
+            begin(
+                [{"repeat": 6, **calls(call("note", text=text))}, says("done")],
+                ["note"],
+                project=project,
+                context_tokens_max=4_000,
+            )
+        )
+        assert run.state == "completed"
+        events = Event.objects.filter(run_id=run.id, type="context.compacted").order_by("sequence")
+        assert 0 < events.count() < 6
+        assert '"short_before_turn":' in events[0].envelope
+        rows = transcripts.rows(run, 6)
+        told = transcripts.told(run, rows, bytes_max=12_000)
+        assert told.before > 1
+        assert any(
+            f"left out, for the conversation grew long; the whole is kept as {artifacts.ref(rows[1].arguments_digest)}"
+            in str(message)
+            for message in told.messages
+        )
+        assert artifacts.read(run.id, rows[1].arguments_digest)
