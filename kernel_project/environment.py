@@ -59,6 +59,7 @@ class Environment(BaseSettings):
     temporal_ui_url: str = ""
     kernel_build_id: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.+-]{0,99})?$")
     kernel_worker_versioning: bool = False
+    kernel_separate_queues: bool = False
     kernel_child_depth_max: int = Field(default=3, ge=0, le=10)
     kernel_children_max: int = Field(default=50, ge=0, le=10_000)
     temporality_url: str = ""

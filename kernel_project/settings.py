@@ -128,6 +128,7 @@ TEMPORAL_TASK_QUEUE = ENV.temporal_task_queue
 TEMPORAL_UI_URL = ENV.temporal_ui_url
 KERNEL_BUILD_ID = ENV.kernel_build_id
 KERNEL_WORKER_VERSIONING = ENV.kernel_worker_versioning
+KERNEL_SEPARATE_QUEUES = ENV.kernel_separate_queues
 KERNEL_CHILD_DEPTH_MAX = ENV.kernel_child_depth_max
 KERNEL_CHILDREN_MAX = ENV.kernel_children_max
 TEMPORALITY_URL = ENV.temporality_url

@@ -37,6 +37,7 @@ class Plan(Message):
     ends_at: datetime | None = None
     on_uncertain: OnUncertain = "wait"
     model_timeout_seconds: int = 120
+    model_queue: str = ""  # where calls of models are taken; empty: where the runs are
 
 
 class LoopState(Message):
@@ -62,6 +63,7 @@ class Ticket(Message):
     fingerprint: str = ""  # same call, same failure
     verdict: str = ""
     local: bool = False  # quick and in this process: no round trip to Temporal is worth it
+    queue: str = ""  # where it is taken; empty: where the runs are
     delegated: bool = False  # done by a run of another agent; once dispatched it is ready again when that has ended
 
 

@@ -15,7 +15,7 @@ from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound, Unavailable
 from runs.boundary import artifacts, workspaces
 from runs.contracts import AgentDefinition
-from runs.loop import temporal
+from runs.loop import queues, temporal
 from runs.loop.contracts import Plan, RunInput
 from runs.loop.turns import begin_run
 from runs.models import AgentVersion, Artifact, IdempotencyKey, Run, Tombstone
@@ -225,6 +225,7 @@ def run_input(run: Run) -> RunInput:
             ends_at=run.created_at + timedelta(seconds=seconds) if seconds else None,
             on_uncertain=definition.on_uncertain,
             model_timeout_seconds=definition.model_timeout_seconds,
+            model_queue=queues.of_models(),
         )
     )
 

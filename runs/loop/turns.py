@@ -30,7 +30,7 @@ from runs.boundary.models.contracts import ApiKeyReference, ModelAnswer, ModelRe
 from runs.boundary.models.errors import ModelError
 from runs.boundary.operations import Unclear
 from runs.contracts import Limits
-from runs.loop import budget, transcripts
+from runs.loop import budget, queues, transcripts
 from runs.loop.budget import Allowance, Price
 from runs.loop.compaction import Compacted
 from runs.loop.contracts import ThinkInput, Thought, Ticket
@@ -498,6 +498,7 @@ def _ticket(operation: Operation, granted: bool, deadline: datetime | None, *, a
         fingerprint=_fingerprint(operation) if operation.error_class else "",
         verdict=operation.verdict,
         local=tool is not None and is_local(tool),
+        queue=queues.of_tool(operation.kind),
         delegated=operation.kind == Kind.AGENT,
     )
 

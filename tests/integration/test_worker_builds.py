@@ -1,4 +1,4 @@
-"""C64. Two builds of the worker at once: waiting runs survive a new version and its roll-back, and a stop drains.
+"""C62. Two builds of the worker at once: waiting runs survive a new version and its roll-back, and a stop drains.
 
 Two real worker processes, started once for the module, because a build and its drain are those of a process.
 """
