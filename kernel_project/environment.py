@@ -60,6 +60,11 @@ class Environment(BaseSettings):
     temporal_ui_url: str = ""
     temporal_payload_keys: str = ""
     temporal_codec_origins: str = ""
+    kernel_build_id: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.+-]{0,99})?$")
+    kernel_worker_versioning: bool = False
+    kernel_separate_queues: bool = False
+    kernel_child_depth_max: int = Field(default=3, ge=0, le=10)
+    kernel_children_max: int = Field(default=50, ge=0, le=10_000)
     temporality_url: str = ""
     temporality_token: str = ""
     temporality_pool_max: int = Field(default=10, ge=1, le=500)
@@ -101,6 +106,10 @@ class Environment(BaseSettings):
         """What only makes sense together."""
         if self.sandbox_driver == "docker" and not self.sandbox_image:
             raise ValueError("set SANDBOX_IMAGE: SANDBOX_DRIVER=docker runs commands in that image")
+        if self.kernel_worker_versioning and not self.kernel_build_id:
+            raise ValueError(
+                "set KERNEL_BUILD_ID: with KERNEL_WORKER_VERSIONING=true Temporal tells builds apart by it"
+            )
         return self
 
     @model_validator(mode="after")

@@ -130,6 +130,7 @@ class Kind(models.TextChoices):
     HTTP = "http", "HTTP"
     PYTHON = "python"
     SANDBOX = "sandbox"
+    AGENT = "agent", "another agent"
 
 
 class Tool(models.Model):
@@ -208,6 +209,12 @@ class Run(models.Model):
     wake_since = models.DateTimeField(null=True, help_text="News that its workflow has not looked at in time.")
     looked_at = models.DateTimeField(null=True, help_text="When Temporal was last asked why it does not move.")
     compensates_id = models.UUIDField(null=True, help_text="The operation whose effect this run is to undo.")
+    parent_id = models.UUIDField(null=True, help_text="The run that let this one do a task.")
+    parent_operation_id = models.UUIDField(null=True, help_text="The call of that run's model.")
+    depth = models.PositiveSmallIntegerField(default=0, db_default=0, help_text="How many runs are above it.")
+    build_id = models.CharField(
+        max_length=100, blank=True, default="", db_default="", help_text="Build of the worker that took its last turn."
+    )
     resumes = models.PositiveIntegerField(
         default=0, db_default=0, help_text="How often it was to go on after it failed."
     )
@@ -228,6 +235,17 @@ class Run(models.Model):
                 name="run_cancel_was_requested",
             ),
             models.CheckConstraint(condition=~Q(state="failed") | ~Q(failure_code=""), name="run_failure_is_named"),
+            models.CheckConstraint(
+                condition=Q(parent_id__isnull=True, parent_operation_id__isnull=True, depth=0)
+                | Q(parent_id__isnull=False, parent_operation_id__isnull=False, depth__gte=1),
+                name="run_child_has_a_parent",
+            ),
+            # one call, one child, whatever is delivered twice
+            models.UniqueConstraint(
+                fields=["parent_operation_id"],
+                condition=Q(parent_operation_id__isnull=False),
+                name="run_child_of_call",
+            ),
         ]
         indexes = [
             models.Index(fields=["project", "-id"], name="run_list"),  # read by the API's list
@@ -235,6 +253,8 @@ class Run(models.Model):
             models.Index(fields=["wake_since"], name="run_wake", condition=Q(wake_since__isnull=False)),
             # read by the page of an operation, and before another compensation of it is begun
             models.Index(fields=["compensates_id"], name="run_compensates", condition=Q(compensates_id__isnull=False)),
+            # read by a cancel, the list of children, and before another child is started
+            models.Index(fields=["parent_id", "id"], name="run_children", condition=Q(parent_id__isnull=False)),
             # read by the sweep of resumes that nobody confirmed
             models.Index(fields=["resuming_since"], name="run_resuming", condition=Q(resuming_since__isnull=False)),
             # read by the purge

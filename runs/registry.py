@@ -17,6 +17,7 @@ from approvals import policy
 from approvals.contracts import Rule
 from kernel_project.primitives.canonical import canonical_bytes, sha256_hex
 from kernel_project.primitives.errors import Invalid
+from runs.boundary import delegates
 from runs.boundary.arguments import schema_problems
 from runs.boundary.compensation_declared import Compensation
 from runs.boundary.contracts import NotSent
@@ -27,7 +28,7 @@ from runs.boundary.mcp_tools import ListedTool, definition_digest, list_tools
 from runs.boundary.models import port
 from runs.boundary.tool_names import exposed_name
 from runs.contracts import AgentDefinition
-from runs.models import Agent, AgentVersion, McpServer, ModelPrice, Project, Tool
+from runs.models import Agent, AgentVersion, Kind, McpServer, ModelPrice, Project, Tool
 from runs.registry_contracts import (
     AgentFile,
     HttpToolFile,
@@ -101,6 +102,8 @@ def register(file: ProjectFile, by: str, listing_workspace: str = "") -> Report:
             _save_policy(project, rule, by, report)
         for price in file.prices:
             _save_price(project, price, report)
+        for agent in file.agents:  # all of them first: they may delegate to each other
+            Agent.objects.get_or_create(project=project, name=agent.name)
         for agent in file.agents:
             _save_agent(project, agent, by, report)
     return report
@@ -234,8 +237,29 @@ def _declared(tool: McpToolFile | SandboxToolFile | HttpToolFile) -> dict[str, A
 
 
 def _save_tool(project: Project, values: dict[str, Any], report: Report) -> None:
-    tool, created = Tool.objects.update_or_create(project=project, name=values.pop("name"), defaults=values)
+    name = values.pop("name")
+    _check_kind(project, name, values["kind"])
+    tool, created = Tool.objects.update_or_create(project=project, name=name, defaults=values)
     report.done.append(f"tool {tool.name} {'added' if created else 'kept'} ({tool.effect})")
+
+
+def _check_kind(project: Project, name: str, kind: str) -> None:
+    """Another agent and a tool of an MCP server may come to have one name: neither takes the other's place."""
+    known = Tool.objects.filter(project=project, name=name).values_list("kind", flat=True).first()
+    if known is not None and known != kind and Kind.AGENT in (known, kind):
+        raise Invalid(f"{name!r} is another agent and a tool of an MCP server at once: give the server another name")
+
+
+def _save_delegates(project: Project, name: str, definition: AgentDefinition) -> None:
+    """Every agent that may be delegated to must be there; each gets the tool by which models know it."""
+    wanted = definition.delegates
+    known = set(Agent.objects.filter(project=project, name__in=wanted).values_list("name", flat=True))
+    if missing := sorted(set(wanted) - known):
+        raise Invalid(f"the agent {name!r} delegates to agents that the project does not have: {', '.join(missing)}")
+    for agent in wanted:
+        _check_kind(project, delegates.tool_name(agent), Kind.AGENT)
+        values = delegates.tool_values(agent)
+        Tool.objects.update_or_create(project=project, name=delegates.tool_name(agent), defaults=values)
 
 
 def _check_compensations(project: Project) -> None:
@@ -271,13 +295,15 @@ def _save_agent(project: Project, agent: AgentFile, by: str, report: Report) -> 
 def save_version(project: Project, name: str, definition: AgentDefinition, by: str) -> tuple[AgentVersion, bool]:
     """The agent's newest version with this definition: the last one if it is the same, else a new one.
 
-    Raises Invalid for a model that cannot be, a tool that the project does not have, or limits that cannot be held.
+    Raises Invalid for a model that cannot be, a tool or agent that the project does not have, or limits that cannot be
+    held.
     """
     port.check_model(definition.model, definition.base_url)
     _check_limits(project, name, definition)
     known = set(Tool.objects.filter(project=project, name__in=definition.tools).values_list("name", flat=True))
     if missing := sorted(set(definition.tools) - known):
         raise Invalid(f"the agent {name!r} names tools that the project does not have: {', '.join(missing)}")
+    _save_delegates(project, name, definition)
     agent, _ = Agent.objects.get_or_create(project=project, name=name)
     agent = Agent.objects.select_for_update().get(id=agent.id)
     digest = sha256_hex(canonical_bytes(definition.canonical()))

@@ -71,8 +71,8 @@ def last_answer(found: Run) -> tuple[str | None, bool]:
 
 
 def charged(run_id: UUID) -> tuple[int, Decimal]:
-    """The tokens and the cost that count against a run's limits."""
-    calls = Operation.objects.filter(run_id=run_id, position=0)
+    """The tokens and the cost that count against a run's limits: of its model calls, and of its children."""
+    calls = Operation.objects.filter(run_id=run_id)
     found = calls.aggregate(tokens=Sum("tokens_charged"), cost=Sum("cost_charged"))
     return found["tokens"] or 0, found["cost"] or Decimal(0)
 
@@ -131,6 +131,12 @@ def operations_of(run_id: UUID, after: tuple[int, int] | None = None) -> QuerySe
         turn, position = after
         found = found.filter(Q(turn__gt=turn) | Q(turn=turn, position__gt=position))
     return found.order_by("turn", "position")
+
+
+def children_of(run_id: UUID, after: UUID | None = None) -> QuerySet[Run]:
+    """The runs that other agents do for a run, in the order of their starts; `after` is the last one seen."""
+    found = Run.objects.filter(parent_id=run_id).exclude(state=Run.State.STARTING)
+    return _described(found if after is None else found.filter(id__gt=after)).order_by("id")
 
 
 def messages_of(run_id: UUID, after: int = 0) -> QuerySet[RunMessage]:

@@ -126,6 +126,21 @@ class Message(RuntimeData):
     message_ref: str | None = None
 
 
+class Delegation(Outcome):
+    """A run lets another agent do a task: the child is a run of its own, with events of its own."""
+
+    child_run_id: Id | None = None
+    agent: str | None = None
+    depth: int | None = Field(default=None, ge=1, description="how many runs are above the child")
+
+
+class Compacted(RuntimeData):
+    """From a turn on, results and arguments of older turns are told to the model as references; nothing is lost."""
+
+    turn: int | None = Field(default=None, ge=1)
+    short_before_turn: int | None = Field(default=None, ge=1)
+
+
 class Held(Outcome):
     """A legal hold was placed or released, with the reason. Changes no state."""
 
@@ -201,13 +216,13 @@ RUNTIME_TYPES: Mapping[str, type[RuntimeData]] = {
     **_family("mcp.call", ToolCall, "started", "completed", "blocked", failed=ToolFailed),
     **_family("sandbox", Outcome, "created", "destroyed"),
     **_family("approval", Approval, "requested", "granted", "rejected", "timed_out", "voted"),
-    **_family("delegation", Outcome, "started", "completed", "failed"),
+    **_family("delegation", Delegation, "started", "completed", "failed"),
     **_family("operation", Outcome, reconciled=Reconciled, probed=Probed, late_result=LateResult),
     **_family("event", RefusedEvent, "replay_requested", "given_up"),
     **_family("policy", RuntimeData, "limit"),
     **_family("evidence", RuntimeData, "observed"),
     **_family("agent", RuntimeData, "summary"),
-    **_family("context", RuntimeData, "created", "compacted"),
+    **_family("context", RuntimeData, "created", compacted=Compacted),
     **_family("memory", RuntimeData, "read", "write"),
     **_family("hold", Held, "placed", "released"),
     **_family("retention", Purged, "changed", "purged"),

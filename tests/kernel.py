@@ -169,13 +169,13 @@ class Carrier:
 class WorkerProcess:
     """A real `manage.py runs_worker` on the test's servers, with the tools of tests/worker_tools.py."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environment: str) -> None:
         self.ledger, self.hold = Ledger(folder / "ledger"), folder / "hold"
         database = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}")
         self._environment = os.environ | {
             "DATABASE_URL": database.geturl(), "KERNEL_TOOL_MODULES": "tests.worker_tools",
             "LEDGER": str(self.ledger.path), "HOLD": str(self.hold),
-        }  # fmt: skip
+        } | environment  # fmt: skip
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:

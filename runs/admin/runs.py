@@ -43,6 +43,7 @@ RESUME = "runs.resume_run"
 READ_BODIES = "runs.view_artifact"
 REFRESH_SECONDS = 2
 SCRIPTED = "scripted:"
+CHILDREN_SHOWN_MAX = 50
 NUMBER_DIGITS_MAX = 9  # more would leave PostgreSQL's integers
 
 
@@ -201,6 +202,8 @@ def _page(request: HttpRequest, run: Run) -> dict[str, Any]:
         "timeline": reads.timeline(run, before, after),
         "input": reads.body(run.id, run.input_digest) if bodies else reads.Body(problem="you may not read bodies"),
         "result": reads.answer(run.id, run.result_digest) if bodies else None,
+        "children": _children(run),
+        "children_more": Run.objects.filter(parent_id=run.id).count() > CHILDREN_SHOWN_MAX,
         "is_live": run.state in Run.LIVE,
         "took": (run.ended_at - run.created_at).total_seconds() if run.ended_at else None,
         "paged": bool(before or after is not None),
@@ -210,6 +213,12 @@ def _page(request: HttpRequest, run: Run) -> dict[str, Any]:
         "event_store_url": _event_store_url(request, run),
         "refresh_seconds": REFRESH_SECONDS,
     }
+
+
+def _children(run: Run) -> list[Run]:
+    """The latest runs that other agents do for this one."""
+    found = Run.objects.filter(parent_id=run.id).select_related("agent_version__agent")
+    return list(found.order_by("-id")[:CHILDREN_SHOWN_MAX])
 
 
 def _temporal_url(run_id: UUID) -> str:

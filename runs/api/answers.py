@@ -29,7 +29,8 @@ from runs.selectors import Told, charged
 
 COPIED_OF_RUN = (
     "id", "state", "waiting_for", "turn", "failure_code", "failure_message", "workspace", "started_by", "created_at",
-    "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "cancel_reason", "resumes",
+    "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "cancel_reason", "resumes", "parent_id",
+    "parent_operation_id", "depth", "build_id",
 )  # fmt: skip
 COPIED_OF_OPERATION = (
     "id", "run_id", "turn", "position", "kind", "name", "effect", "state", "attempt", "actor", "policy",
@@ -178,6 +179,7 @@ def agent_item(version: AgentVersion) -> AgentItem:
         digest=version.digest,
         model=definition["model"],
         tools=definition["tools"],
+        delegates=definition.get("delegates", []),
         on_uncertain=definition["on_uncertain"],
         created_at=version.created_at,
         created_by=version.created_by,

@@ -15,7 +15,7 @@ OperationState = Literal[
     "proposed", "denied", "awaiting_approval", "rejected", "expired", "withdrawn", "blocked",
     "dispatched", "succeeded", "tool_error", "failed", "uncertain", "reconciled",
 ]  # fmt: skip
-KindName = Literal["model", "mcp", "http", "python", "sandbox"]
+KindName = Literal["model", "mcp", "http", "python", "sandbox", "agent"]
 NAME_CHARS_MAX = 100
 INPUT_CHARS_MAX = 512 * 1024  # in bytes it is the same limit, see loop.starts
 VERSION_MAX = 2**31 - 1
@@ -151,6 +151,10 @@ class RunItem(Answer):
     cancel_requested_by: str
     cancel_reason: str
     resumes: int = Field(description="How often it went on after it had failed.")
+    parent_id: UUID | None = Field(description="The run that let this one do a task.")
+    parent_operation_id: UUID | None = Field(description="The call of that run's model.")
+    depth: int = Field(description="How many runs are above it.")
+    build_id: str = Field(description="Build of the worker that took its last turn; empty where none was set.")
 
 
 class RunDetail(RunItem):
@@ -158,7 +162,7 @@ class RunDetail(RunItem):
 
     result: str | None = Field(description="The last answer's text; null while there is none.")
     result_cut: bool = Field(description="The middle of `result` was left out; `result_ref` has it all.")
-    tokens_charged: int = Field(description="Used by its model calls, or reserved where nobody knows.")
+    tokens_charged: int = Field(description="Used by its model calls and its children, or reserved where nobody knows.")
     cost_charged: str = Field(description="What they cost by the project's prices; 0 where it has none.")
 
 
@@ -282,6 +286,7 @@ class AgentItem(Answer):
     digest: str
     model: str
     tools: list[str]
+    delegates: list[str] = Field(description="The agents that it may let do a task.")
     on_uncertain: str
     created_at: WireTime
     created_by: str

@@ -189,6 +189,14 @@ def list_operations_of_run(request: HttpRequest, run_id: UUID, asked: Query[page
     return pages.page(found, asked.limit, answers.operation_item, lambda row: [row.turn, row.position])
 
 
+@router.get("/runs/{run_id}/children", auth=Needs("runs:read"), response=Page[RunItem])
+def list_children_of_run(request: HttpRequest, run_id: UUID, asked: Query[pages.PageQuery]) -> Page[RunItem]:
+    """The runs that other agents do for a run, in the order of their starts."""
+    run = selectors.run(caller_of(request).project, run_id)
+    after = pages.decode(asked.cursor, lambda position: UUID(position[0])) if asked.cursor else None
+    return pages.page(selectors.children_of(run.id, after), asked.limit, answers.run_item, lambda row: [str(row.pk)])
+
+
 def _place(position: list[Any]) -> tuple[int, int]:
     turn, place = position
     return pages.small(turn), pages.small(place)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
+
 from approvals import policy
 from approvals import services as approvals
 from approvals.contracts import PolicyResult
@@ -16,7 +18,7 @@ from kernel_project.primitives.canonical import NotCanonical, canonical_bytes, s
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.sql import rows
 from outbox import services as outbox
-from runs.boundary import artifacts, declared, journal, secret_arguments, twins, writing
+from runs.boundary import artifacts, declared, delegates, journal, secret_arguments, twins, writing
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.binding import binding as binding
 from runs.boundary.binding import question, request
@@ -54,8 +56,10 @@ class Draft:
 
 
 def usable_tools(run: Run) -> list[Tool]:
-    """The agent's tools as they are registered now, each with its server."""
-    names = run.agent_version.definition["tools"]
+    """The agent's tools as they are registered now, each with its server; other agents, where runs may go deeper."""
+    definition = run.agent_version.definition
+    may_delegate = run.depth < settings.KERNEL_CHILD_DEPTH_MAX
+    names = [*definition["tools"], *(delegates.tool_names(definition) if may_delegate else ())]
     if not names:
         return []
     enabled = Tool.objects.filter(project_id=run.project_id, name__in=names, enabled=True)

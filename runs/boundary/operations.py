@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F
 from django.db.models.functions import Now
 
 from approvals import services as approvals
@@ -68,8 +68,12 @@ class Held:
 Step = Dispatch | Settled | Unclear | Held
 
 
-def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: bool = False) -> Step:
+def dispatch(
+    operation_id: UUID, heartbeat: Callable[..., None], *, patient: bool = False, reserved: Charge | None = None
+) -> Step:
     """Commit the intent of one more attempt and return the permission to perform it.
+
+    `reserved` is what a call of a model is charged for this attempt, if it goes, until its answer says what it used.
 
     Settled: the operation is not, or no longer, to be performed; a refused call is closed, with its event. Unclear: an
     earlier delivery dispatched it and left no outcome. Held, for a `patient` caller only: a twin is under way; others
@@ -80,7 +84,7 @@ def dispatch(operation_id: UUID, heartbeat: Callable[..., None], *, patient: boo
         return _interrupted(operation, arguments, heartbeat)
     match gate.check(operation, arguments):
         case gate.Go() as go:
-            return _let_go(operation, arguments, heartbeat, go, patient=patient)
+            return _let_go(operation, arguments, heartbeat, go, patient=patient, reserved=reserved)
         case gate.Stop() as stop:
             return _close(operation, stop)
         case gate.Ask() as ask:
@@ -119,6 +123,7 @@ def open_model_call(
             "tokens": reserved.tokens,
             "cost": reserved.cost,
             "heard": heard,
+            "build_id": settings.KERNEL_BUILD_ID,
             "events": outbox.given(events),
         },
         columns=writing.columns(),
@@ -142,7 +147,14 @@ def _interrupted(operation: Operation, arguments: bytes, heartbeat: Callable[...
     return Unclear(_permission(operation, arguments, heartbeat), "interrupted", message)
 
 
-def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "none", *, unsent: bool = False) -> Step:
+def again(
+    unclear: Unclear,
+    heartbeat: Callable[..., None],
+    effect: Effect = "none",
+    *,
+    unsent: bool = False,
+    reserved: Charge | None = None,
+) -> Step:
     """Dispatch the next attempt of an operation whose unclear attempt may safely be repeated.
 
     The unclear attempt is told as failed, with the `effect` that it is taken to have had. `unsent` says that it is
@@ -157,7 +169,7 @@ def again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect = "no
     if isinstance(go, gate.Stop):
         return _end_here(unclear, go, effect, unsent=unsent)
     told = journal.superseded(operation, effect, unclear.error_class)
-    if _begin(operation, go, told, unclear=effect != "none", unsent=unsent):
+    if _begin(operation, go, told, unclear=effect != "none", unsent=unsent, reserved=reserved):
         return _permission(operation, arguments, heartbeat)
     return unclear if unsent and _is_sending(unclear.dispatch) else _as_it_is(operation.id)
 
@@ -177,10 +189,16 @@ def _is_sending(given: Dispatch) -> bool:
 
 
 def _let_go(
-    operation: Operation, arguments: bytes, heartbeat: Callable[..., None], go: gate.Go, *, patient: bool
+    operation: Operation,
+    arguments: bytes,
+    heartbeat: Callable[..., None],
+    go: gate.Go,
+    *,
+    patient: bool,
+    reserved: Charge | None,
 ) -> Step:
     try:
-        begun = _begin(operation, go)
+        begun = _begin(operation, go, reserved=reserved)
     except IntegrityError as error:
         if TWIN_CONSTRAINT not in str(error):
             raise
@@ -238,7 +256,14 @@ def _hold_run(operation: Operation) -> bool:
     return bool(is_to_stop)
 
 
-def _begin(operation: Operation, go: gate.Go, *before: NewEvent, unclear: bool = False, unsent: bool = False) -> bool:
+def _begin(
+    operation: Operation,
+    go: gate.Go,
+    *before: NewEvent,
+    unclear: bool = False,
+    unsent: bool = False,
+    reserved: Charge | None = None,
+) -> bool:
     """The counted UPDATE and its event, one statement. False: the run was cancelled, somebody was faster, or what was
     checked does not stand any more."""
     values: dict[str, Any] = {
@@ -251,6 +276,8 @@ def _begin(operation: Operation, go: gate.Go, *before: NewEvent, unclear: bool =
         "approval_id": go.approval_id,
         "unclear": unclear,
         "unsent": unsent,
+        "tokens": reserved.tokens if reserved else None,
+        "cost": reserved.cost if reserved else None,
     }
     operation.attempt += 1
     events = [*before, journal.started(operation)]
@@ -366,10 +393,11 @@ def check_sending(operation_id: UUID, attempt: int, timeout_seconds: float) -> N
         raise NotSent("the other side may forget the call's key before this attempt has ended")
 
 
-def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settled:
+def settle_answer(given: Dispatch, result: EffectResult, spent: Charge | None = None, **facts: Any) -> Settled:
     """Write the answer of an attempt: the effect happened, or the tool itself says that it failed.
 
-    A stale attempt changes nothing, is kept as evidence, and ends an uncertain operation.
+    `spent` counts against the run's limits: what another agent used for it. A stale attempt changes nothing, is kept as
+    evidence, and ends an uncertain operation.
     """
     packed = pack(result)
     state = STATE.TOOL_ERROR if result.is_error else STATE.SUCCEEDED
@@ -382,24 +410,13 @@ def settle_answer(given: Dispatch, result: EffectResult, **facts: Any) -> Settle
     if effect == "uncertain":
         if _settle_doubt(Unclear(given, error_class, result.text)):
             return Settled(given.operation_id, STATE.UNCERTAIN)
-    elif _settle(operation, terminal, packed.bodies, denies=effect == "none"):
+    elif _settle(operation, terminal, packed.bodies, denies=effect == "none", spent=spent):
         return Settled(operation.id, state)
     if effect == "none" and (doubted := _doubted(given, error_class, result.text)):
         return doubted
     with transaction.atomic(savepoint=False):
         artifacts.claim(given.run_id, Artifact.Kind.RESULT, packed.bodies)
         return _late(given, effect, packed, error_class)
-
-
-def reserve(operation_id: UUID, charge: Charge) -> None:
-    """Charge one more attempt of a model call, before it is dispatched: a crash in between charges too much."""
-    open_again = Operation.objects.filter(id=operation_id, state__in=(STATE.DISPATCHED, STATE.FAILED))
-    open_again.update(
-        tokens_charged=F("tokens_charged") + charge.tokens,
-        tokens_reserved=charge.tokens,
-        cost_charged=F("cost_charged") + charge.cost,
-        cost_reserved=charge.cost,
-    )
 
 
 def settle_model_answer(

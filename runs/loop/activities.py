@@ -15,12 +15,14 @@ from psycopg_pool import PoolTimeout
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from kernel_project.primitives.errors import Unavailable
 from runs.boundary import perform as boundary
 from runs.boundary.models import port
 from runs.boundary.models.errors import ModelError
 from runs.boundary.threads import in_thread, to_the_end
-from runs.loop import endings, sweeps, turns
-from runs.loop.contracts import FinishInput, LookInput, PerformInput, Seen, ThinkInput, Thought, Ticket
+from runs.loop import delegations, endings, sweeps, turns
+from runs.loop.contracts import DelegateInput, FinishInput, LookInput, PerformInput, Seen, ThinkInput, Thought, Ticket
+from runs.loop.starts import KeyInProgress
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ T = TypeVar("T")
 
 BEAT_SECONDS = 1.0  # a tenth of the workflow's heartbeat time-out; a cancel comes back with the next beat
 SUCCEEDED = "succeeded"
+NOT_CONFIRMED = (Unavailable, KeyInProgress)
 STORE_DOWN = (OperationalError, InterfaceError, PoolTimeout, BaseError)  # the database, the object store
 
 
@@ -47,6 +50,8 @@ def guarded(work: Callable[P, Any]) -> Callable[P, Any]:
             if stopping():
                 raise ApplicationError("the worker is stopping", type="WorkerStopping") from None
             raise
+        except NOT_CONFIRMED:
+            raise ApplicationError("the start of a run was not confirmed", type="StartUnconfirmed") from None
         except STORE_DOWN as error:
             logger.warning("%s: the store does not answer (%s)", work.__name__, type(error).__name__)
             raise ApplicationError("the store does not answer", type="StoreUnavailable") from None
@@ -118,6 +123,14 @@ async def perform(asked: PerformInput) -> Ticket:
     return found[0]
 
 
+@activity.defn(name="delegate")
+@guarded
+async def delegate(asked: DelegateInput) -> Ticket:
+    """Another agent does a task: start its run, or take up how that ended."""
+    async with beating():
+        return await in_thread(delegations.delegate, asked, activity.heartbeat)
+
+
 @activity.defn(name="look")
 @guarded
 async def look(asked: LookInput) -> Seen:
@@ -132,9 +145,8 @@ async def look(asked: LookInput) -> Seen:
 async def finish(asked: FinishInput) -> str:
     """End the run, after every call that is still out was given an outcome."""
     async with beating():
-        for operation_id in await in_thread(endings.in_flight, asked.run_id, asked.resumption):
-            await boundary.give_up(operation_id)
+        await delegations.give_up(await in_thread(endings.in_flight, asked.run_id, asked.resumption))
         return await in_thread(endings.finish, asked)
 
 
-ACTIVITIES: Sequence[Callable[..., Any]] = (think, perform, look, finish)
+ACTIVITIES: Sequence[Callable[..., Any]] = (think, perform, delegate, look, finish)

@@ -43,6 +43,7 @@ class Finish:
     outcome: Outcome
     code: str = ""
     message: str = ""
+    unheard: bool = False  # also with messages that nobody has read
 
 
 Step = Think | Act | Finish
@@ -51,6 +52,9 @@ Step = Think | Act | Finish
 def begin(plan: Plan, state: LoopState, *, late: bool = False) -> tuple[LoopState, Step]:
     """The next turn, or the last one when a limit is reached; `late`: the run's time is over."""
     limit = state.limit or _reached(plan, state, late=late)
+    if limit and state.answered:  # the run had done its work: a message does not make it fail
+        message = f"its last message was not read: the limit on {limit} leaves no turn for it"
+        return state, Finish("completed", "", message, unheard=True)
     state = state.model_copy(update={"turn": state.turn + 1, "model_attempt": 1, "limit": limit})
     return state, _think(plan, state)
 
@@ -95,7 +99,8 @@ def after_thought(plan: Plan, state: LoopState, thought: Thought, *, late: bool 
             return state, Finish("completed")
         case "calls":
             calls = state.tool_calls + sum(ticket.state != "blocked" for ticket in thought.tickets)
-            return state.model_copy(update={"turns_lost": 0, "tool_calls": calls}), Act(thought.tickets)
+            update = {"turns_lost": 0, "tool_calls": calls, "answered": False}
+            return state.model_copy(update=update), Act(thought.tickets)
         case _:
             return _lost(plan, state, thought, late=late)
 

@@ -37,6 +37,7 @@ class Plan(Message):
     ends_at: datetime | None = None
     on_uncertain: OnUncertain = "wait"
     model_timeout_seconds: int = 120
+    model_queue: str = ""  # where calls of models are taken; empty: where the runs are
 
 
 class LoopState(Message):
@@ -48,6 +49,7 @@ class LoopState(Message):
     tool_calls: int = 0
     failures: dict[str, int] = {}  # by fingerprint: turns in which that call failed that way
     limit: str = ""  # the limit that was hit; only one last call without tools is left
+    answered: bool = False  # it has come to its end, and goes on for a message only
 
 
 class Ticket(Message):
@@ -61,6 +63,8 @@ class Ticket(Message):
     fingerprint: str = ""  # same call, same failure
     verdict: str = ""
     local: bool = False  # quick and in this process: no round trip to Temporal is worth it
+    queue: str = ""  # where it is taken; empty: where the runs are
+    delegated: bool = False  # done by a run of another agent; once dispatched it is ready again when that has ended
 
 
 class RunInput(Message):
@@ -109,6 +113,14 @@ class PerformInput(Message):
     operation_id: UUID
 
 
+class DelegateInput(Message):
+    """Let another agent do a task, or take up how it ended. `over`: the run's time is, so nothing is begun."""
+
+    run_id: UUID
+    operation_id: UUID
+    over: bool = False
+
+
 class LookInput(Message):
     """Ask where these calls stand. `close`: the run's time is over, so withdraw every call that has not left."""
 
@@ -133,3 +145,4 @@ class FinishInput(Message):
     outcome: Outcome
     code: str = ""
     message: str = ""
+    unheard: bool = False  # no turn is left for messages that came late: they stay unread

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from approvals import services as approvals
 from kernel_project.primitives.errors import Conflict, NotFound
 from outbox import services as outbox
-from outbox.contracts import Actor
+from outbox.contracts import KERNEL, Actor
 from runs import signals
 from runs.boundary import artifacts, journal
 from runs.boundary.reconcile import tell
@@ -26,6 +26,8 @@ STATE = Operation.State
 REASON_CHARS_MAX = 1_000
 IN_FLIGHT_STATES = (STATE.DISPATCHED,)
 UNSENT_STATES = (STATE.PROPOSED, STATE.AWAITING_APPROVAL)
+PARENT_LATE = "the time of the run that asked for it is over"
+PARENT_ENDED = "the run that asked for it ended"
 LIMIT_PREFIX = "limit_"
 GONE = "gone"  # what a workflow ends in whose run was never told of: its start was refused and forgotten
 
@@ -33,7 +35,8 @@ GONE = "gone"  # what a workflow ends in whose run was never told of: its start 
 def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> Run:
     """Ask a run to stop: from the commit on no effect of it starts, and its waiting approvals are withdrawn.
 
-    Asking twice gives the same answer. Raises NotFound for an absent or foreign run, Conflict for one that has ended.
+    The same holds for all runs below it: other agents that do a task for it. Asking twice gives the same answer. Raises
+    NotFound for an absent or foreign run, Conflict for one that has ended.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).filter(id=run_id, project_id=project).first()
@@ -43,18 +46,31 @@ def request_cancel(run_id: UUID, project: str, by: Actor, reason: str = "") -> R
             return run
         if run.state in Run.ENDED:
             raise Conflict(f"the run has already {run.state}", state=run.state)
-        Run.objects.filter(id=run.id).update(
-            state=Run.State.CANCELLING if run.state == Run.State.RUNNING else run.state,
-            cancel_requested_at=Now(),
-            cancel_requested_by=by.id,
-            cancel_reason=reason[:REASON_CHARS_MAX],
-        )
-        approvals.withdraw(run.id, by.id)
-        _withdraw_unsent(run)
-        tell(run.id)
-        transaction.on_commit(lambda: signals.news.send(Run, run_id=run_id, cancel=True))
+        _stop(run, by, reason)
     run.refresh_from_db()
     return run
+
+
+def _stop(run: Run, by: Actor, reason: str) -> None:
+    """Ask a locked run and all below it to stop. Locks go from parents to children, here and everywhere."""
+    Run.objects.filter(id=run.id).update(
+        state=Run.State.CANCELLING if run.state == Run.State.RUNNING else run.state,
+        cancel_requested_at=Now(),
+        cancel_requested_by=by.id,
+        cancel_reason=reason[:REASON_CHARS_MAX],
+    )
+    approvals.withdraw(run.id, by.id)
+    _withdraw_unsent(run)
+    tell(run.id)
+    transaction.on_commit(lambda: signals.news.send(Run, run_id=run.id, cancel=True))
+    stop_children(run, by, reason)
+
+
+def stop_children(run: Run, by: Actor, reason: str) -> None:
+    """Ask all runs below a locked one to stop, in its transaction."""
+    live = Run.objects.filter(parent_id=run.id, state__in=Run.LIVE, cancel_requested_at__isnull=True)
+    for child in live.select_for_update(no_key=True).order_by("id"):
+        _stop(child, by, reason)
 
 
 def close_calls(run_id: UUID) -> None:
@@ -64,6 +80,7 @@ def close_calls(run_id: UUID) -> None:
         if run.state == Run.State.RUNNING:
             approvals.withdraw(run.id, "the run's time is over")
             _withdraw_unsent(run, "the run's time is over.")
+            stop_children(run, KERNEL, PARENT_LATE)
 
 
 def _withdraw_unsent(run: Run, message: str = "") -> None:
@@ -96,7 +113,8 @@ def finish(asked: FinishInput) -> str:
             return GONE
         if run.state in Run.ENDED or run.resumes != asked.resumption:
             return run.state
-        if asked.outcome == "completed" and run.cancel_requested_at is None and transcripts.unseen(run):
+        may_hear = asked.outcome == "completed" and not asked.unheard and run.cancel_requested_at is None
+        if may_hear and transcripts.unseen(run):
             return UNHEARD
         cancelled = run.cancel_requested_at is not None or asked.outcome == "cancelled"
         state = Run.State.CANCELLED if cancelled else Run.State(asked.outcome)
@@ -104,6 +122,9 @@ def finish(asked: FinishInput) -> str:
         result = _last_answer(run)
         approvals.withdraw(run.id, "the run ended")
         _withdraw_unsent(run, "" if cancelled else "the run had failed before this call was sent.")
+        stop_children(run, KERNEL, PARENT_ENDED)
+        if run.parent_id is not None:
+            tell(run.parent_id)
         News.objects.filter(run_id=run.id).delete()
         Run.objects.filter(id=run.id).update(
             state=state,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from uuid import UUID
 
 from django.db import transaction
 
 from kernel_project.primitives.canonical import sha256_hex
+from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound
 from outbox import services as outbox
 from outbox.contracts import Actor
+from outbox.models import Event
 from runs.boundary import artifacts
+from runs.contracts import Limits
 from runs.loop.starts import KEY_CHARS_MAX, KeyReused
 from runs.loop.turns import run_event
 from runs.models import Artifact, Run, RunMessage
@@ -72,8 +76,19 @@ def _check_run(run: Run) -> None:
         raise Conflict(f"the run is {run.state}: it reads no messages any more", code="run_ended", state=run.state)
     if run.compensates_id is not None:
         raise Conflict("the run undoes an effect: no model reads messages there", code="no_model")
+    if _is_last_turn(run):
+        raise Conflict("the run's last turn has begun, so it reads no messages any more", code="last_turn")
     unseen = RunMessage.objects.filter(run=run, turn__isnull=True).count()
     if run.messages >= MESSAGES_MAX or unseen >= UNSEEN_MAX:
         raise Conflict(
             f"a run takes {MESSAGES_MAX} messages, and {UNSEEN_MAX} between two turns", code="too_many_messages"
         )
+
+
+def _is_last_turn(run: Run) -> bool:
+    """Whether a limit leaves no turn after the one that is under way; the run's row must be locked."""
+    limits = Limits.model_validate(run.agent_version.definition["limits"])
+    seconds = limits.wall_seconds_max
+    if run.turn >= limits.turns_max or (seconds and now() >= run.created_at + timedelta(seconds=seconds)):
+        return True
+    return Event.objects.filter(run_id=run.id, type="policy.limit").exists()  # told with the begin of the last turn

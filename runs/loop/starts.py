@@ -15,7 +15,7 @@ from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound, Unavailable
 from runs.boundary import artifacts, workspaces
 from runs.contracts import AgentDefinition
-from runs.loop import temporal
+from runs.loop import queues, temporal
 from runs.loop.contracts import Plan, RunInput
 from runs.loop.turns import begin_run
 from runs.models import AgentVersion, Artifact, IdempotencyKey, Run, Tombstone
@@ -30,8 +30,21 @@ IN_PROGRESS = "a request with this Idempotency-Key is being worked on; ask again
 
 
 @dataclass(frozen=True)
+class Parent:
+    """The call of another run's model that the run is started for."""
+
+    run_id: UUID
+    operation_id: UUID
+    depth: int  # of the child
+    children_max: int  # of the parent
+
+
+@dataclass(frozen=True)
 class StartRequest:
-    """What an application asks for. `owner` is the caller's identity, `version` empty the agent's newest."""
+    """What an application, or the model of another run, asks for.
+
+    `owner` is the caller's identity, for a child the one who started the first run; `version` empty the agent's newest.
+    """
 
     project: str
     agent: str
@@ -40,6 +53,12 @@ class StartRequest:
     version: int | None = None
     workspace: str = ""
     key: str = ""
+    parent: Parent | None = None
+
+    @property
+    def key_owner(self) -> str:
+        """Whose key it is. No caller has a name like a parent's, so none can take its keys."""
+        return self.owner if self.parent is None else f"\nrun {self.parent.run_id}"
 
     def body_hash(self) -> str:
         """Over all that the caller asked for, so that a key cannot come back with another body."""
@@ -59,6 +78,18 @@ class KeyReused(Invalid):
     """The idempotency key was used before with another body."""
 
     code = "idempotency_key_reused"
+
+
+class ParentStopped(Conflict):
+    """The run that wants a child has ended, or is to stop: nothing of it starts any more."""
+
+    code = "parent_stopped"
+
+
+class TooManyChildren(Conflict):
+    """The run that wants a child has started as many as it may."""
+
+    code = "too_many_children"
 
 
 class RunPurged(Conflict):
@@ -106,26 +137,41 @@ def _write(asked: StartRequest) -> tuple[Run, bool]:
     """The row of the run and, in the same transaction, of its key; or what an earlier request wrote."""
     version = _check(asked)
     body = artifacts.stage(asked.input.encode())
+    parent = asked.parent
     with transaction.atomic():
+        if parent is not None:
+            _hold_parent(parent)
         run = Run(
             project_id=asked.project,
             agent_version=version,
             input_digest=body.digest,
             started_by=asked.owner,
             workspace=asked.workspace,
+            parent_id=parent.run_id if parent else None,
+            parent_operation_id=parent.operation_id if parent else None,
+            depth=parent.depth if parent else 0,
         )
         if asked.key and (known := _take_key(asked, run.id)) is not None:
             return known, False
+        if parent is not None and Run.objects.filter(parent_id=parent.run_id).count() >= parent.children_max:
+            raise TooManyChildren(f"this run may let other agents do {parent.children_max} tasks, and has")
         run.save(force_insert=True)
         artifacts.claim(run.id, Artifact.Kind.INPUT, [body])
     return run, True
+
+
+def _hold_parent(parent: Parent) -> None:
+    """Lock the parent first of all: a cancel of it finds the child, or has been before and there is none."""
+    live = Run.objects.select_for_update(no_key=True).filter(id=parent.run_id, state=Run.State.RUNNING)
+    if not live.filter(cancel_requested_at__isnull=True).exists():
+        raise ParentStopped("the run has ended or was asked to stop: it starts no other one")
 
 
 def _take_key(asked: StartRequest, run_id: UUID) -> Run | None:
     """Claim the key for this run, waiting for a rival's transaction; or the run that has it."""
     key, created = IdempotencyKey.objects.get_or_create(
         project_id=asked.project,
-        owner=asked.owner,
+        owner=asked.key_owner,
         key_hash=sha256_hex(asked.key.encode()),
         defaults={"body_hash": asked.body_hash(), "run_id": run_id},
     )
@@ -179,6 +225,7 @@ def run_input(run: Run) -> RunInput:
             ends_at=run.created_at + timedelta(seconds=seconds) if seconds else None,
             on_uncertain=definition.on_uncertain,
             model_timeout_seconds=definition.model_timeout_seconds,
+            model_queue=queues.of_models(),
         )
     )
 

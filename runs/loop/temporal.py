@@ -38,6 +38,16 @@ WAKE_ALL_SECONDS_MAX = 30.0  # of one sweep
 LOOKS_AT_ONCE_MAX = 20
 LOOKS_FIRST = 3  # workflows that must all go unanswered before Temporal counts as away
 LOOK_ALL_SECONDS_MAX = 30.0  # of one tick
+TURNED_DOWN = frozenset(
+    {
+        RPCStatusCode.INVALID_ARGUMENT,
+        RPCStatusCode.NOT_FOUND,  # of the namespace
+        RPCStatusCode.PERMISSION_DENIED,
+        RPCStatusCode.UNAUTHENTICATED,
+        RPCStatusCode.FAILED_PRECONDITION,
+        RPCStatusCode.UNIMPLEMENTED,
+    }
+)
 Standing = Literal["absent", "running", "ended"]
 
 
@@ -51,6 +61,12 @@ class Down(Unavailable):
     """Temporal cannot be reached; the request provably never left."""
 
     code = "temporal_unavailable"
+
+
+class Turned(Down):
+    """Temporal is there and turned the request down: nothing was started, and it was not away."""
+
+    code = "temporal_refused"
 
 
 async def connect() -> Client:
@@ -101,6 +117,16 @@ _loop = _Loop()
 WAIT_SECONDS = CONNECT_TIMEOUT_SECONDS + RPC_TIMEOUT.total_seconds() + 2
 
 
+def call(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a request of another module. Raises Unclear when it takes too long."""
+    return _loop.run(work, WAIT_SECONDS)
+
+
+async def client() -> Client:
+    """This process's client, on the loop of `call`. Raises Down when there is no server."""
+    return await _loop.client()
+
+
 def start(given: RunInput) -> None:
     """Start the run's workflow; an acknowledgement, or that it is running already, is success.
 
@@ -128,7 +154,9 @@ async def _start(given: RunInput) -> None:
 
 
 def _unconfirmed(error: RPCError, what: str) -> Down | Unclear:
-    """What an error says of a start or a resume: nothing was sent, or nobody knows."""
+    """What an error says of a start or a resume: nothing was sent, it was turned down, or nobody knows."""
+    if error.status in TURNED_DOWN:
+        return Turned(f"the workflow engine turned the {what} down ({error.status.name.lower()}): look at its settings")
     if error.status == RPCStatusCode.UNAVAILABLE and "Connection refused" in error.message:
         return Down("the workflow engine cannot be reached; try again later")
     return Unclear(f"the workflow engine did not confirm the {what}; it is being looked into")

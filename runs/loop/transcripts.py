@@ -11,6 +11,7 @@ from kernel_project.primitives.canonical import parse_json
 from runs.boundary import artifacts
 from runs.boundary.models.contracts import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from runs.boundary.results import unpack
+from runs.loop.compaction import Compacted, Turn, compact
 from runs.models import Operation, Run, RunMessage
 
 CUT_NOTE = (
@@ -81,7 +82,7 @@ def unseen(run: Run) -> bool:
 
 def messages(run: Run, before_turn: int, limit: str = "") -> list[Message]:
     """What the model is to read before `before_turn`: the input, then each turn's answer and results."""
-    return told(run, rows(run, before_turn - 1), limit)
+    return told(run, rows(run, before_turn - 1), limit).messages
 
 
 def rows(run: Run, last_turn: int) -> list[Operation]:
@@ -89,30 +90,51 @@ def rows(run: Run, last_turn: int) -> list[Operation]:
     return list(Operation.objects.filter(run=run, turn__lte=last_turn).only(*COLUMNS).order_by("turn", "position"))
 
 
-def told(run: Run, rows: Sequence[Operation], limit: str = "", heard: Heard = SILENCE) -> list[Message]:
-    """The same from the run's rows, and with what was said to the run meanwhile."""
+def told(
+    run: Run, rows: Sequence[Operation], limit: str = "", heard: Heard = SILENCE, bytes_max: int | None = None
+) -> Compacted:
+    """The same from the run's rows, with what was said to the run meanwhile, and made to fit."""
     digests = {row.result_digest for row in rows if row.result_digest}
     digests |= {row.arguments_digest for row in rows if row.edited_by}
     digests |= {digest for said in heard.by_turn.values() for digest in said}
     bodies = artifacts.read_many(run.id, {run.input_digest, *digests})
-    return compose(bodies[run.input_digest].decode(), rows, bodies, limit, heard)
+    turns = _composed(bodies[run.input_digest].decode(), rows, bodies, limit, heard)
+    return compact(turns, bytes_max, rows[-1].turn if rows else None)
 
 
 def compose(
     asked: str, rows: Sequence[Operation], bodies: Mapping[str, bytes], limit: str = "", heard: Heard = SILENCE
 ) -> list[Message]:
     """The same from rows that are at hand, in the order of turn and position; `bodies` by digest."""
-    told: list[Message] = [UserMessage(text=asked)]
+    return compact(_composed(asked, rows, bodies, limit, heard), None).messages
+
+
+def _composed(
+    asked: str, rows: Sequence[Operation], bodies: Mapping[str, bytes], limit: str, heard: Heard
+) -> list[Turn]:
+    """The conversation by turns; what comes before the first and after the last one stands in turns of its own."""
+    turns = [Turn(0, [UserMessage(text=asked)], {})]
     last = 0
-    for turn in _turns(rows):
-        last = turn[0].turn
-        told += _said(heard.by_turn.get(last, ()), bodies)
-        told += _turn(turn, bodies)
+    for operations in _turns(rows):
+        last = operations[0].turn
+        said = _said(heard.by_turn.get(last, ()), bodies)
+        turns.append(Turn(last, [*said, *_turn(operations, bodies)], _refs(operations)))
+    after: list[Message] = []
     for number in sorted(number for number in heard.by_turn if number > last):
-        told += _said(heard.by_turn[number], bodies)
+        after += _said(heard.by_turn[number], bodies)
     if limit:
-        told.append(UserMessage(text=LIMIT_NOTE.format(limit=limit)))
-    return told
+        after.append(UserMessage(text=LIMIT_NOTE.format(limit=limit)))
+    return [*turns, Turn(last + 1, after, {})] if after else turns
+
+
+def _refs(operations: Sequence[Operation]) -> dict[str, tuple[str, str]]:
+    """Where the arguments and the result of each call are kept."""
+    calls = [one for one in operations if one.position]
+    return {str(one.id): (artifacts.ref(one.arguments_digest), _result_ref(one)) for one in calls}
+
+
+def _result_ref(operation: Operation) -> str:
+    return artifacts.ref(operation.result_digest) if operation.result_digest else ""
 
 
 def _said(digests: Sequence[str], bodies: Mapping[str, bytes]) -> list[UserMessage]:

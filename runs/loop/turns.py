@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 from django.db.models import JSONField, OuterRef, Subquery
 from django.db.models.fields.json import KeyTextTransform
@@ -29,14 +30,16 @@ from runs.boundary.models.contracts import ApiKeyReference, ModelAnswer, ModelRe
 from runs.boundary.models.errors import ModelError
 from runs.boundary.operations import Unclear
 from runs.contracts import Limits
-from runs.loop import budget, transcripts
+from runs.loop import budget, queues, transcripts
 from runs.loop.budget import Allowance, Price
+from runs.loop.compaction import Compacted
 from runs.loop.contracts import ThinkInput, Thought, Ticket
 from runs.loop.transcripts import Heard
 from runs.models import Kind, ModelPrice, News, Operation, Run, Tool
 
 HERE = Path(__file__).parent.parent  # the app: its SQL is there
 DELIVERIES_MAX = 20  # dispatches of one model call over crashes and retries; then the call has failed
+CONTEXT_TOKENS_MAX = 150_000  # of a conversation, where the agent names none: it fits into what most models take
 STATE = Operation.State
 REFUSALS = ("content_filter", "refusal")
 LOCAL_TIMEOUT_SECONDS_MAX = 10  # a longer call would hold the workflow's task
@@ -75,7 +78,8 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
     before = [row for row in rows if row.turn < asked.turn]
     tools = intents.usable_tools(run)
     heard = transcripts.heard(run, asked.turn, begun=begun)
-    request, price = _request(run, asked, before, tools, heard), price_of(run)
+    told_now = transcripts.told(run, before, asked.limit, heard, _context_bytes_max(run))
+    request, price = _request(run, asked, told_now, tools), price_of(run)
     limits = Limits.model_validate(run.agent_version.definition["limits"])
     allowed = budget.allowance(request, limits, price, budget.spent(rows), last=bool(asked.limit))
     if not isinstance(allowed, Allowance):
@@ -84,7 +88,7 @@ def open_turn(asked: ThinkInput, heartbeat: Callable[..., None]) -> Question | T
         step = _go_on(asked, heartbeat, allowed)
     else:
         try:
-            step = _begin_turn(run, asked, before, heartbeat, allowed, heard) or Thought(kind="stopped")
+            step = _begin_turn(run, asked, before, heartbeat, allowed, heard, told_now) or Thought(kind="stopped")
         except IntegrityError:  # another delivery of this turn was faster by a moment, with messages of its own
             return open_turn(asked, heartbeat)
     if not isinstance(step, Dispatch):
@@ -141,7 +145,7 @@ def _take_up(run: Run, asked: ThinkInput) -> Operation | None:
         with transaction.atomic():
             if not _take_turn(run.id, asked.turn):
                 return None
-            outbox.append([*begun, _turn_event(run, "turn.started", asked.turn, "running")])
+            outbox.append([*begun, _turn_started(run, asked.turn)])
             intents.propose(run, drafts)
     except IntegrityError:  # another delivery of this turn was faster by a moment
         return compensation.call_of(run)
@@ -154,10 +158,9 @@ def _go_on(asked: ThinkInput, heartbeat: Callable[..., None], allowed: Allowance
     left = operations.interrupted(operation_id)
     if left is not None and left.dispatch.attempt >= DELIVERIES_MAX:
         return _give_up(asked, left)
-    operations.reserve(operation_id, allowed.charge)
-    step = operations.dispatch(operation_id, heartbeat)
+    step = operations.dispatch(operation_id, heartbeat, reserved=allowed.charge)
     if isinstance(step, Unclear):  # an earlier delivery asked and was interrupted: asking again costs only tokens
-        step = operations.again(step, heartbeat)
+        step = operations.again(step, heartbeat, reserved=allowed.charge)
     if isinstance(step, Dispatch):
         return step
     return _told_before(asked) or Thought(kind="stopped")  # another delivery may have answered meanwhile
@@ -187,16 +190,19 @@ def _begin_turn(
     heartbeat: Callable[..., None],
     allowed: Allowance,
     heard: Heard,
+    told: Compacted,
 ) -> Dispatch | None:
     """Write that the turn began and let its model call go; None if the run was asked to stop.
 
     The first turn proves that Temporal has the run: from here it is running. The run's row is locked first, here and
     everywhere (run, approval, operation, stream): a cancel that comes now waits.
     """
-    described = artifacts.stage_json(_description(run, asked, before, heard))
+    described = artifacts.stage_json(_description(run, asked, before, heard, told))
     operation = _model_operation(run, asked, described)
     begun = [_started(run)] if run.state == Run.State.STARTING else []
     events = [*begun, *_turn_events(run, asked)]
+    if told.is_new:
+        events.append(_compacted(run, asked.turn, told))
     return operations.open_model_call(
         operation, described, heartbeat, *events, reserved=allowed.charge, heard=heard.last
     )
@@ -205,7 +211,9 @@ def _begin_turn(
 def _take_turn(run_id: UUID, turn: int) -> bool:
     """Lock the run for its next turn; false if it is not to go on."""
     with connection.cursor() as cursor:
-        cursor.execute(sql.load(HERE, "begin_turn"), {"run_id": run_id, "turn": turn})
+        cursor.execute(
+            sql.load(HERE, "begin_turn"), {"run_id": run_id, "turn": turn, "build_id": settings.KERNEL_BUILD_ID}
+        )
         return int(cursor.rowcount) == 1
 
 
@@ -243,6 +251,8 @@ def _started(run: Run) -> NewEvent:
     data = {"status": "running", "agent": version.agent.name, "agent_version": version.version}
     if run.compensates_id is not None:
         data |= {"compensates": str(run.compensates_id), "requested_by": run.started_by, **compensation.cause(run)}
+    if run.parent_id is not None:
+        data |= {"parent_run_id": str(run.parent_id), "parent_operation_id": str(run.parent_operation_id)}
     return run_event(run, "run.started", {**data, "input_ref": artifacts.ref(run.input_digest)})
 
 
@@ -279,17 +289,30 @@ def _model_operation(run: Run, asked: ThinkInput, described: artifacts.Staged) -
     )
 
 
-def _description(run: Run, asked: ThinkInput, before: Sequence[Operation], heard: Heard) -> dict[str, Any]:
+def _compacted(run: Run, turn: int, told: Compacted) -> NewEvent:
+    """From this turn on, results and arguments of the turns before are told as references."""
+    data = {"turn": turn, "short_before_turn": told.before}
+    return run_event(run, "context.compacted", data, f"{run.id}/context/{turn}")
+
+
+def _description(
+    run: Run, asked: ThinkInput, before: Sequence[Operation], heard: Heard, told: Compacted
+) -> dict[str, Any]:
     """What the model is asked, as a chain of hashes: the last turn's operations stand for all before them."""
     last = [row for row in before if row.turn == asked.turn - 1]
     said = heard.by_turn.get(asked.turn, ())
-    return ({"messages": list(said)} if said else {}) | {
-        "agent": run.agent_version.digest,
-        "input": run.input_digest,
-        "previous": [[row.arguments_digest, row.state, row.result_digest] for row in last],
-        "tools": asked.tools,
-        "turn": asked.turn,
-    }
+    more = {"short_before_turn": told.before} if told.before else {}
+    return (
+        more
+        | ({"messages": list(said)} if said else {})
+        | {
+            "agent": run.agent_version.digest,
+            "input": run.input_digest,
+            "previous": [[row.arguments_digest, row.state, row.result_digest] for row in last],
+            "tools": asked.tools,
+            "turn": asked.turn,
+        }
+    )
 
 
 def _turn_events(run: Run, asked: ThinkInput) -> list[NewEvent]:
@@ -297,13 +320,19 @@ def _turn_events(run: Run, asked: ThinkInput) -> list[NewEvent]:
     events = [] if asked.turn == 1 else [_turn_event(run, "turn.completed", asked.turn - 1, "completed")]
     if asked.limit:
         events.append(limit_event(run, asked.limit))
-    return [*events, _turn_event(run, "turn.started", asked.turn, "running")]
+    return [*events, _turn_started(run, asked.turn)]
 
 
 def limit_event(run: Run, limit: str) -> NewEvent:
     """A limit was reached: told once, with the turn that is the last one, or with the end if that does not fit."""
     told = run_event(run, "policy.limit", {"status": "reached", "reason": limit}, f"{run.id}/limit")
     return replace(told, attempt=run.resumes + 1)  # another one may be reached after a resume
+
+
+def _turn_started(run: Run, turn: int) -> NewEvent:
+    """With the build that carries the run from here on, where this installation names its builds."""
+    told = _turn_event(run, "turn.started", turn, "running")
+    return replace(told, data={**told.data, "build_id": settings.KERNEL_BUILD_ID}) if settings.KERNEL_BUILD_ID else told
 
 
 def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
@@ -313,9 +342,13 @@ def _turn_event(run: Run, event_type: str, turn: int, status: str) -> NewEvent:
     )  # fmt: skip
 
 
-def _request(
-    run: Run, asked: ThinkInput, before: Sequence[Operation], tools: Sequence[Tool], heard: Heard
-) -> ModelRequest:
+def _context_bytes_max(run: Run) -> int:
+    """How long the conversation may be before older turns are told short."""
+    tokens = run.agent_version.definition.get("context_tokens_max") or CONTEXT_TOKENS_MAX
+    return int(tokens) * budget.BYTES_PER_TOKEN
+
+
+def _request(run: Run, asked: ThinkInput, told: Compacted, tools: Sequence[Tool]) -> ModelRequest:
     """What the model is to be asked; the attempt's own number is put in when it is let go."""
     definition = run.agent_version.definition
     key = definition["api_key_env"]
@@ -324,7 +357,7 @@ def _request(
         base_url=definition["base_url"],
         api_key_ref=ApiKeyReference(from_env=key) if key else None,
         instructions=definition["instructions"],
-        messages=tuple(transcripts.told(run, before, asked.limit, heard)),
+        messages=tuple(told.messages),
         tools=tuple(
             ToolDefinition(name=tool.exposed_name, description=tool.description, input_schema=tool.input_schema)
             for tool in (tools if asked.tools else ())
@@ -440,11 +473,20 @@ def tickets_of(rows: Sequence[Operation]) -> tuple[Ticket, ...]:
     """These calls, as the workflow needs to know them; the tool of each must be loaded."""
     gated = [row.id for row in rows if row.state == STATE.AWAITING_APPROVAL]
     standing = approvals.standing(gated) if gated else {}
-    return tuple(_ticket(row, *standing.get(row.id, (False, None))) for row in rows)
+    at_work = _at_work(rows)
+    return tuple(_ticket(row, *standing.get(row.id, (False, None)), at_work=row.id in at_work) for row in rows)
 
 
-def _ticket(operation: Operation, granted: bool, deadline: datetime | None) -> Ticket:
-    ready = granted or operation.state in (STATE.PROPOSED, STATE.DISPATCHED)
+def _at_work(rows: Sequence[Operation]) -> set[UUID]:
+    """Those of these calls that another agent is at work on."""
+    out = [row.id for row in rows if row.kind == Kind.AGENT and row.state == STATE.DISPATCHED]
+    children = Run.objects.filter(parent_operation_id__in=out, state__in=(Run.State.RUNNING, Run.State.CANCELLING))
+    found = children.values_list("parent_operation_id", flat=True) if out else ()
+    return {operation_id for operation_id in found if operation_id is not None}
+
+
+def _ticket(operation: Operation, granted: bool, deadline: datetime | None, *, at_work: bool) -> Ticket:
+    ready = granted or (operation.state in (STATE.PROPOSED, STATE.DISPATCHED) and not at_work)
     if operation.state == STATE.RECONCILED:
         ready = operation.verdict == Operation.Verdict.NONE
     tool = operation.tool
@@ -457,6 +499,8 @@ def _ticket(operation: Operation, granted: bool, deadline: datetime | None) -> T
         fingerprint=_fingerprint(operation) if operation.error_class else "",
         verdict=operation.verdict,
         local=tool is not None and is_local(tool),
+        queue=queues.of_tool(operation.kind),
+        delegated=operation.kind == Kind.AGENT,
     )
 
 

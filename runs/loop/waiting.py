@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from uuid import UUID
 
 from django.db.models.functions import Now
@@ -14,10 +15,9 @@ from django.db.models.functions import Now
 from approvals import selectors as approvals
 from kernel_project.primitives.clock import now, wire_time
 from kernel_project.primitives.errors import Unavailable
-from runs.boundary import perform
-from runs.loop import agent_loop, endings, temporal
+from runs.loop import agent_loop, delegations, endings, temporal
 from runs.loop.contracts import FinishInput, Thought
-from runs.models import Operation, Run
+from runs.models import Kind, Operation, Run
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,9 @@ def explain() -> int:
         batch = list(live[start : start + BATCH])
         calls = _calls_of_turn(batch)
         granted = _granted(calls)
+        children = _children(calls)
         for run in batch:
-            reason = _reason(run, calls[run.id], granted)
+            reason = _reason(run, calls[run.id], granted, children)
             if reason is None:
                 silent.append(run)
             else:
@@ -70,7 +71,18 @@ def _granted(calls: dict[UUID, list[Operation]]) -> set[UUID]:
     return {operation_id for operation_id, (yes, _) in approvals.standing(gated).items() if yes}
 
 
-def _reason(run: Run, calls: Sequence[Operation], granted: set[UUID]) -> str | None:
+def _children(calls: dict[UUID, list[Operation]]) -> dict[UUID, Run]:
+    """The live runs of other agents that carry out these calls, by call."""
+    out = [
+        one.id for rows in calls.values() for one in rows if one.kind == Kind.AGENT and one.state == STATE.DISPATCHED
+    ]
+    live = Run.objects.filter(parent_operation_id__in=out, state__in=Run.LIVE) if out else Run.objects.none()
+    return {child.parent_operation_id: child for child in live if child.parent_operation_id is not None}
+
+
+def _reason(
+    run: Run, calls: Sequence[Operation], granted: set[UUID], children: Mapping[UUID, Run] = MappingProxyType({})
+) -> str | None:
     """Why the run waits, as far as our own rows say; empty if it has just moved, None if they do not say."""
     if run.state == Run.State.CANCELLING:
         running = [one.name for one in calls if one.state == STATE.DISPATCHED]
@@ -83,9 +95,15 @@ def _reason(run: Run, calls: Sequence[Operation], granted: set[UUID]) -> str | N
         unclear = [one.name for one in calls if one.state == STATE.UNCERTAIN]
         if unclear and run.agent_version.definition.get("on_uncertain", "wait") == "wait":
             return _named("uncertain operation", unclear)
+        if below := [children[one.id] for one in calls if one.id in children]:
+            return _named("child run", [_described(child) for child in below])
         if calls and (until := _back_off_until(calls[0])) is not None and until > now():
             return f"model back-off: {calls[0].error_class} until {wire_time(until)}"
     return "" if now() - _last_move(run, calls) < QUIET else None
+
+
+def _described(child: Run) -> str:
+    return f"{child.id} ({child.waiting_for or child.state})"
 
 
 def _named(what: str, names: Sequence[str]) -> str:
@@ -149,8 +167,7 @@ def _lost(run: Run, standing: temporal.Standing) -> str:
     if standing == "absent" and run.state != Run.State.CANCELLING:
         return "Temporal does not know its workflow: is it the right namespace? Cancel the run to end it"
     logger.warning("run %s is live and its workflow is %s", run.id, standing)
-    for operation_id in endings.in_flight(run.id, run.resumes):
-        asyncio.run(perform.give_up(operation_id))
+    asyncio.run(delegations.give_up(endings.in_flight(run.id, run.resumes), patient=False))
     endings.finish(
         FinishInput(
             run_id=run.id,

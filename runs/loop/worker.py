@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +19,9 @@ from runs.boundary import sandbox_upkeep
 from runs.boundary.effects import python
 from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.models import port
-from runs.loop.activities import ACTIVITIES
+from runs.loop import builds, queues
+from runs.loop.activities import ACTIVITIES, perform, think
+from runs.loop.queues import Role
 from runs.loop.temporal import connect
 from runs.loop.workflows import AgentRun
 
@@ -27,6 +31,12 @@ DRAIN = timedelta(seconds=20)  # activities that are under way at a stop have th
 ACTIVITIES_MAX = 100  # at once
 # A cancel comes back with a heartbeat, by default only every 8 s; it must reach a running command within 2 s.
 HEARTBEAT_THROTTLE = timedelta(seconds=1)
+TAKEN: Mapping[Role, Sequence[Callable[..., Any]]] = {
+    "runs": ACTIVITIES,
+    "model": (think,),
+    "tools": (perform,),
+    "sandbox": (perform,),
+}
 CONNECT_TRIES_MAX = 150
 CONNECT_DELAY_SECONDS = 2.0  # between tries: five minutes in all, then the process ends and is started again
 
@@ -37,26 +47,34 @@ def workflow_runner() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
-def make_worker(client: Client, task_queue: str, **options: Any) -> Worker:
-    """A worker as production runs it; tests and benches make theirs here too, with `options` of their own."""
+def make_worker(client: Client, task_queue: str, role: Role = "runs", **options: Any) -> Worker:
+    """A worker as production runs it; tests and benches make theirs here too, with `options` of their own.
+
+    That of runs takes everything that comes to its queue; the others take the calls that theirs is for.
+    """
     python.load(settings.KERNEL_TOOL_MODULES)
     usual: dict[str, Any] = {
         "workflow_runner": workflow_runner(),
         "graceful_shutdown_timeout": DRAIN,
         "max_concurrent_activities": ACTIVITIES_MAX,
         "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "deployment_config": builds.config(),
     }
-    return Worker(client, task_queue=task_queue, workflows=[AgentRun], activities=ACTIVITIES, **usual | options)
+    workflows = [AgentRun] if role == "runs" else []
+    return Worker(client, task_queue=task_queue, workflows=workflows, activities=TAKEN[role], **usual | options)
 
 
-async def work() -> None:
-    """Work until SIGTERM or SIGINT."""
+async def work(roles: Sequence[Role] = queues.ROLES) -> None:
+    """Work until SIGTERM or SIGINT, for these kinds of work where each has a queue of its own, else for all."""
     client = await _client()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with sandbox_upkeep.kept_up(), make_worker(client, settings.TEMPORAL_TASK_QUEUE):
-        logger.info("worker ready on task queue %s", settings.TEMPORAL_TASK_QUEUE)
+    served: Sequence[Role] = roles if settings.KERNEL_SEPARATE_QUEUES else ("runs",)
+    async with sandbox_upkeep.kept_up(), AsyncExitStack() as running:
+        for role in served:
+            await running.enter_async_context(make_worker(client, queues.name(role), role))
+        logger.info("worker ready on task queue %s", ", ".join(queues.name(role) for role in served))
         await stop.wait()
         logger.info("worker stopping; waiting for activities at most %s", DRAIN)
     await close_sessions()

@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from runs.loop.contracts import (
         UNHEARD,
         WORKFLOW,
+        DelegateInput,
         FinishInput,
         LookInput,
         LoopState,
@@ -42,6 +43,7 @@ PERFORM_SLACK = timedelta(minutes=15)  # over a tool's own time-out: store retri
 DEADLINE_WAIT_MIN = timedelta(milliseconds=500)  # the store's clock judges, and it may lag behind ours
 AGAIN_FIRST_SECONDS = 1.0  # before a call that came back open and ready is tried once more; doubled each time
 AGAIN_MAX_SECONDS = 60.0
+ANSWERED = "answered"  # a patch: an execution from before it fails at its limit where a message comes late
 BROKEN = "internal_error"  # the failure code of a fault of ours
 HISTORY_EVENTS_MAX = 8_000  # then a new execution; the server's own suggestion usually comes first
 HISTORY_BYTES_MAX = 8 * 1024 * 1024
@@ -74,6 +76,8 @@ class AgentRun:
             written = await _to_the_end(self._finish(given.plan, ended))
             if written != UNHEARD:
                 return written
+            if workflow.patched(ANSWERED):
+                self._state = self._state.model_copy(update={"answered": True})
             if _history_is_long():
                 self._continue(given.plan, self._state)
             given = given.model_copy(update={"state": self._state, "tickets": ()})
@@ -124,6 +128,7 @@ class AgentRun:
                 resumption=self._resumption,
             ),
             result_type=Thought,
+            task_queue=plan.model_queue or None,
             start_to_close_timeout=timedelta(seconds=plan.model_timeout_seconds) + PERFORM_SLACK,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=STORE_RETRY,
@@ -160,9 +165,10 @@ class AgentRun:
                 known |= {ticket.operation_id: ticket for ticket in seen.tickets}
                 continue
             for ticket in still_open:
-                if ticket.ready and ticket.operation_id not in performing and not over:
+                if ticket.ready and ticket.operation_id not in performing and (not over or _is_out(ticket)):
                     delay = _again_after(tries[ticket.operation_id])
-                    performing[ticket.operation_id] = asyncio.create_task(self._perform(plan, ticket, delay))
+                    work = self._perform(plan, ticket, delay, over=over)
+                    performing[ticket.operation_id] = asyncio.create_task(work)
                     tries[ticket.operation_id] += 1
             waiting = [ticket for ticket in still_open if not ticket.ready]
             if await self._news(performing, waiting, None if over else plan.ends_at):
@@ -172,6 +178,9 @@ class AgentRun:
                 known |= {ticket.operation_id: ticket for ticket in seen.tickets}
             for operation_id in [i for i, task in performing.items() if task.done()]:
                 known[operation_id] = performing.pop(operation_id).result()
+                if _is_out(known[operation_id]) and not known[operation_id].ready:
+                    self._heard = -1  # the child may have ended after this was read, with news that was looked at
+                    tries[operation_id] = 0  # it was no failure: its end is taken up at once
             if not performing and _history_is_long():
                 self._continue(plan, state, tuple(known.values()))
         return [known[ticket.operation_id] for ticket in tickets]
@@ -191,9 +200,11 @@ class AgentRun:
             return True
         return self._wakes != self._heard
 
-    async def _perform(self, plan: Plan, ticket: Ticket, delay_seconds: float) -> Ticket:
+    async def _perform(self, plan: Plan, ticket: Ticket, delay_seconds: float, *, over: bool = False) -> Ticket:
         if delay_seconds:
             await workflow.sleep(delay_seconds)
+        if ticket.delegated:
+            return await self._delegate(plan, ticket, over=over)
         asked = PerformInput(run_id=plan.run_id, operation_id=ticket.operation_id)
         if ticket.local:
             local: Ticket = await workflow.execute_local_activity(
@@ -209,12 +220,27 @@ class AgentRun:
             "perform",
             asked,
             result_type=Ticket,
+            task_queue=ticket.queue or None,
             start_to_close_timeout=timedelta(seconds=ticket.timeout_seconds) + PERFORM_SLACK,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=STORE_RETRY,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
         return performed
+
+    async def _delegate(self, plan: Plan, ticket: Ticket, *, over: bool) -> Ticket:
+        """Start the child of a call, or take up its end: an activity of its own, which a worker of before does not have
+        and so leaves alone."""
+        told: Ticket = await workflow.execute_activity(
+            "delegate",
+            DelegateInput(run_id=plan.run_id, operation_id=ticket.operation_id, over=over),
+            result_type=Ticket,
+            start_to_close_timeout=timedelta(seconds=ticket.timeout_seconds) + LOCAL_SLACK,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=STORE_RETRY,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        )
+        return told
 
     async def _look(self, run_id: UUID, operation_ids: Sequence[UUID], *, close: bool = False) -> Seen:
         self._heard = self._wakes
@@ -238,6 +264,7 @@ class AgentRun:
             outcome=ended.outcome,
             code=ended.code,
             message=ended.message,
+            unheard=ended.unheard,
         )
         if ended.outcome != "cancelled" and ended.code != BROKEN:
             written: str = await workflow.execute_local_activity(
@@ -275,8 +302,13 @@ def _still_open(
     return [
         ticket
         for ticket in known.values()
-        if agent_loop.is_open(plan, ticket) and (not over or ticket.operation_id in performing)
+        if agent_loop.is_open(plan, ticket) and (not over or ticket.operation_id in performing or _is_out(ticket))
     ]
+
+
+def _is_out(ticket: Ticket) -> bool:
+    """Whether another agent does it, or has done it and nobody has taken that up."""
+    return ticket.delegated and ticket.state == "dispatched"
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:

@@ -110,7 +110,7 @@ DROP TRIGGER runs_audit_is_written_by_triggers ON runs_auditentry; {AUDIT_KEPT}
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0017_audit_chain")]
+    dependencies = [("runs", "0018_child_runs_and_builds")]
     operations = [
         migrations.RunSQL(RESEAL, KEEP),
         migrations.RunSQL(PURGED_TOO, PLACED),

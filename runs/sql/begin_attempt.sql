@@ -2,6 +2,7 @@
 -- The share lock on the run makes "no effect starts after a cancel is committed" true: the cancel waits for us.
 -- The call must be the one that was looked at: the same arguments, and the yes that was checked still stands; its lock
 -- comes after the run's and before the operation's, as everybody takes them.
+-- `tokens`, `cost`: what a call of a model is charged for this attempt, on top of those before it.
 -- `unclear`: the attempt before may have had its effect. `unsent`: it goes on only if that one has not said that it sends.
 WITH live AS MATERIALIZED (
     SELECT id FROM runs_run
@@ -23,6 +24,10 @@ WITH live AS MATERIALIZED (
         deadline_at = now.at + make_interval(secs => %(timeout_seconds)s),
         result_digest = '', result_invalid = '', error_class = '', error_message = '',
         verdict = '', reconciled_by = '', reconciled_at = NULL, note = '', evidence_digest = '',
+        tokens_charged = o.tokens_charged + coalesce(%(tokens)s::bigint, 0),
+        tokens_reserved = coalesce(%(tokens)s::bigint, o.tokens_reserved),
+        cost_charged = o.cost_charged + coalesce(%(cost)s::numeric, 0),
+        cost_reserved = coalesce(%(cost)s::numeric, o.cost_reserved),
         probe_attempts = 0, next_probe_at = NULL, needs_attention = false
     FROM live, allowed, (SELECT clock_timestamp() AS at) now
     WHERE o.run_id = live.id AND o.id = %(operation_id)s AND o.state = %(state)s::text AND o.attempt = %(attempt)s

@@ -3,7 +3,8 @@
 -- Messages up to the number `heard` are in this call's question: they are read now, once. The run's row is locked first of all; a cancel that comes now waits.
 WITH taken AS (
     UPDATE runs_run
-    SET state = 'running', started_at = coalesce(started_at, statement_timestamp()), turn = %(turn)s, waiting_for = ''
+    SET state = 'running', started_at = coalesce(started_at, statement_timestamp()), turn = %(turn)s, waiting_for = '',
+        build_id = %(build_id)s
     WHERE id = %(run_id)s AND state IN ('starting', 'running') AND cancel_requested_at IS NULL
     RETURNING id AS owner
 ), claimed AS (

@@ -9,12 +9,14 @@ import pytest
 from django.db import transaction
 
 from kernel_project.primitives.errors import Invalid
+from outbox.contracts import Actor
 from outbox.models import Event
 from runs import registry
+from runs.boundary import artifacts, operations
 from runs.boundary.models.contracts import ModelAnswer, Usage
 from runs.boundary.models.errors import ModelError
 from runs.contracts import AgentDefinition
-from runs.loop import turns
+from runs.loop import endings, transcripts, turns
 from runs.loop.contracts import ThinkInput
 from runs.models import ModelPrice, Operation, Run
 from tests.kernel import (
@@ -92,6 +94,30 @@ def test_a_call_whose_worker_died_stays_charged_and_the_next_delivery_is_charged
     assert charged(run) == [2 * reserved]
     answer(asked, question, input_tokens=900, output_tokens=100)
     assert charged(run) == [reserved + 1_000]
+
+
+def test_a_delivery_that_is_overtaken_or_called_off_before_it_asks_charges_nothing(project, monkeypatch):
+    run, other = begin([says("done")], project=project), begin([says("done")], project=project)
+    asked, question = ask(run)
+    plain = operations.dispatch
+
+    def overtaken(*given, **more):
+        answer(asked, question, input_tokens=900, output_tokens=100)
+        return plain(*given, **more)
+
+    monkeypatch.setattr(operations, "dispatch", overtaken)
+    assert ask(run)[1].kind == "answer"
+    assert charged(run) == [1_000]
+    monkeypatch.setattr(operations, "dispatch", plain)
+    asked, question = ask(other)
+    turns.fail_turn(asked, question, ModelError("overloaded", "busy", retryable=True))
+    monkeypatch.setattr(operations, "dispatch", lambda *given, **more: stop(other) or plain(*given, **more))
+    assert ask(other, attempt=2)[1].kind == "stopped"
+    assert charged(other) == [0]
+
+
+def stop(run) -> None:
+    endings.request_cancel(run.id, run.project_id, Actor(id="ann", type="human"))
 
 
 @pytest.mark.parametrize(("acted", "left"), [(False, 0), (True, 1)])
@@ -175,3 +201,27 @@ class TestWithAWorker:
         run = ended(begin(script, project=project, limits={"wall_seconds_max": 2}), 20)
         assert run.failure_code == "limit_wall_time"
         assert Run.objects.get(id=run.id).turn == 2
+
+    def test_a_conversation_that_grows_too_long_is_told_shorter_and_says_so(self, project):
+        text = "y" * 3_000
+        run = ended(
+            begin(
+                [{"repeat": 6, **calls(call("note", text=text))}, says("done")],
+                ["note"],
+                project=project,
+                context_tokens_max=4_000,
+            )
+        )
+        assert run.state == "completed"
+        events = Event.objects.filter(run_id=run.id, type="context.compacted").order_by("sequence")
+        assert 0 < events.count() < 6
+        assert '"short_before_turn":' in events[0].envelope
+        rows = transcripts.rows(run, 6)
+        told = transcripts.told(run, rows, bytes_max=12_000)
+        assert told.before > 1
+        assert any(
+            f"left out, for the conversation grew long; the whole is kept as {artifacts.ref(rows[1].arguments_digest)}"
+            in str(message)
+            for message in told.messages
+        )
+        assert artifacts.read(run.id, rows[1].arguments_digest)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Conflict
 from outbox.contracts import Actor
 from outbox.models import Event
@@ -109,6 +112,26 @@ def test_the_number_of_messages_is_bounded(run, monkeypatch):
     assert error.value.error_code == "too_many_messages"
 
 
+def test_no_message_is_taken_that_no_turn_would_read(project):
+    def refusal(run):
+        with pytest.raises(Conflict) as error:
+            say(run, "and the drafts?")
+        return error.value.error_code
+
+    last = begin([says("done")], project=project, limits={"turns_max": 1})
+    ask(last)
+    assert refusal(last) == "last_turn"
+    late = begin([says("done")], project=project, limits={"wall_seconds_max": 60})
+    ask(late)
+    Run.objects.filter(id=late.id).update(created_at=now() - timedelta(seconds=61))
+    assert refusal(late) == "last_turn"
+    limited = begin([says("done")], project=project)
+    turns.open_turn(
+        ThinkInput(run_id=limited.id, turn=1, attempt=1, tools=False, calls_allowed=0, limit="tokens"), print
+    )
+    assert refusal(limited) == "last_turn"
+
+
 def test_the_door(project, run):
     api, path = api_for(project), f"/runs/{run.id}/messages"
     first = api.post(path, {"text": SECRET}, Idempotency_Key="k")
@@ -145,6 +168,16 @@ class TestWithAWorker:
         run = ended(run)
         assert (run.state, said(run), run.turn) == ("completed", "second", 2)
         assert told(run).count("run.completed") == 1
+
+    def test_a_message_that_no_turn_is_left_for_leaves_the_answer_as_it_is(self, project):
+        """The first answer uses up the tokens; the message came while it was being given."""
+        used = {"usage": {"input_tokens": 9_000, "output_tokens": 900}}
+        run = begin([says("first") | {"delay_seconds": 2} | used], project=project, limits={"tokens_max": 10_000})
+        until_sync(lambda: Operation.objects.filter(run=run).exists())
+        say(run, "and the drafts?")
+        run = ended(run)
+        assert (run.state, said(run), "was not read" in run.failure_message) == ("completed", "first", True)
+        assert RunMessage.objects.get(run=run).turn is None
 
     def test_a_message_does_not_disturb_what_waits(self, project):
         run = begin([calls(call("gated", text="a"))], ["gated"], project=project)

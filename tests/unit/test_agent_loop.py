@@ -39,6 +39,17 @@ def test_an_answer_completes_the_run():
     assert agent_loop.after_thought(plan(), FIRST, Thought(kind="answer"))[1] == Finish("completed")
 
 
+@pytest.mark.parametrize("code", ["", "tokens"])
+def test_a_message_that_no_turn_is_left_for_does_not_make_an_answered_run_fail(code):
+    answered = LoopState(turn=2, answered=True)
+    step = agent_loop.begin(plan(turns_max=2), answered)[1]
+    if code:
+        step = agent_loop.after_thought(plan(), answered, Thought(kind="limit", code=code))[1]
+    assert (step.outcome, step.code, step.unheard) == ("completed", "", True)
+    assert "was not read" in step.message
+    assert not agent_loop.after_thought(plan(), answered, wants("proposed"))[0].answered
+
+
 def test_calls_are_brought_to_their_ends_and_counted_unless_blocked():
     state, step = agent_loop.after_thought(plan(), FIRST, wants("proposed", "blocked", "awaiting_approval"))
     assert isinstance(step, Act)

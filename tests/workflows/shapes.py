@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from outbox.contracts import Actor
 from runs.boundary import reconcile
+from runs.boundary.delegates import SERVER, tool_name, tool_values
+from runs.boundary.tool_names import exposed_name
 from runs.loop import endings, messages, resumes
-from runs.models import Operation, Project, Run
-from tests.kernel import begin, call, calls, decide, ended, make_tool, rule, says, waits
+from runs.models import Operation, Project, Run, Tool
+from tests.kernel import begin, call, calls, decide, ended, make_agent, make_tool, rule, says, waits
 from tests.waiting import until_sync
 
 ANN = Actor(id="ann", type="human")
@@ -119,6 +121,33 @@ def resumed(project: Project) -> Run:
     return ended(run)
 
 
+def _parent(project: Project, script: list) -> Run:
+    """A run that lets another agent do a task."""
+    _tools(project)
+    agent = make_agent(project, script, ["gated"]).agent.name
+    Tool.objects.create(project=project, name=tool_name(agent), **tool_values(agent))
+    asks = calls(call(exposed_name(SERVER, agent), task="a"), call("read", text="b"))
+    return begin([asks, says("done")], ["read"], project=project, delegates=[agent])
+
+
+def child(project: Project) -> Run:
+    """The other agent waits for a person meanwhile."""
+    run = _parent(project, [calls(call("gated", text="a")), says("found")])
+    until_sync(lambda: Run.objects.filter(parent_id=run.id).exists(), 30)
+    one = Run.objects.get(parent_id=run.id)
+    decide(waits(one, "awaiting_approval")[0], "approve")
+    return ended(run)
+
+
+def child_cancelled(project: Project) -> Run:
+    run = _parent(project, [calls(call("gated", text="a")), says("found")])
+    waits(run, "dispatched", "succeeded")
+    until_sync(lambda: Run.objects.filter(parent_id=run.id, turn=1).exists(), 30)
+    waits(Run.objects.get(parent_id=run.id), "awaiting_approval")
+    endings.request_cancel(run.id, project.slug, by=ANN)
+    return ended(run)
+
+
 SHAPES = {
     "plain": Shape(plain),
     "back-off": Shape(back_off),
@@ -133,5 +162,8 @@ SHAPES = {
     "out-of-tokens": Shape(out_of_tokens),
     "heard": Shape(heard),
     "resumed": Shape(resumed),
+    "child": Shape(child),
+    "child-continued": Shape(child, history_events_max=16),
+    "child-cancelled": Shape(child_cancelled),
     "continued": Shape(continued, history_events_max=20),
 }

@@ -6,21 +6,31 @@ import asyncio
 import logging
 import os
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
+
+if TYPE_CHECKING:
+    from runs.loop.queues import Role
 
 
 class Command(BaseCommand):
     help = "Work for Temporal: run workflows and activities until SIGTERM, then drain and end."
     requires_system_checks: list[str] = []  # they import every page of the admin; a step of the deployment
 
-    def handle(self, **options: Any) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        from runs.loop.queues import ROLES
+
+        which = "with KERNEL_SEPARATE_QUEUES, the kinds of work that this process takes (default: all)"
+        parser.add_argument("--only", nargs="+", choices=ROLES, default=ROLES, metavar="WORK", help=which)
+
+    def handle(self, *, only: Sequence[Role], **options: Any) -> None:
         from runs.loop.worker import work
 
         code = 0
         try:
-            asyncio.run(work())
+            asyncio.run(work(only))
         except SystemExit as error:
             print(error, file=sys.stderr)
             code = 1
