@@ -87,7 +87,8 @@ def head(project: str) -> tuple[int, str]:
 def _told(envelope: str | None, detail: str) -> tuple[str, str]:
     """Project and actor of an entry."""
     if envelope is None:
-        return "", str(json.loads(detail)["user"]) if detail else ""
+        known: dict[str, Any] = json.loads(detail) if detail else {}
+        return str(known.get("project", "")), str(known.get("user", ""))
     context = json.loads(envelope)["context"]
     return str(context.get("project", "")), str(context["actor"]["id"])[:200]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from argparse import ArgumentParser
 from datetime import datetime
 from typing import Any
@@ -32,10 +34,19 @@ class Command(BaseCommand):
                 scopes=options["scope"],
                 user=_user(options["user"]),
                 expires_at=_moment(options["expires"]),
+                by=f"command by {_account()}",
             )
         except KernelError as error:
             raise CommandError(error.message) from None
         self.stdout.write(made[1])
+
+
+def _account() -> str:
+    """The account of the system that runs the command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's number without a name
+        return f"uid {os.getuid()}"
 
 
 def _user(username: str) -> Any:
