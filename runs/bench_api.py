@@ -18,7 +18,6 @@ from uuid import UUID
 import httpx2
 from django.conf import settings
 from django.db import transaction
-from django.db.models.functions import Now
 from temporalio.client import Client
 
 from kernel_project.bench import Figure
@@ -31,6 +30,8 @@ from runs.bench_workflow import Bare
 from runs.boundary import artifacts
 from runs.boundary.threads import in_thread
 from runs.contracts import AgentDefinition
+from runs.loop import endings
+from runs.loop.contracts import FinishInput
 from runs.loop.temporal import connect
 from runs.loop.turns import begin_run, run_event
 from runs.models import Agent, AgentVersion, Artifact, Project, Run
@@ -89,7 +90,8 @@ def _followers(version: AgentVersion, token: str) -> list[Figure]:
     try:
         told = asyncio.run(_followed(runs, token))
     finally:
-        Run.objects.filter(id__in=[run.id for run in runs]).update(state=Run.State.CANCELLED, ended_at=Now())
+        for run in runs:
+            endings.finish(FinishInput(run_id=run.id, outcome="completed"))
     p50, p95 = _p50_p95(told.delays)
     frames, alone, crowd = told.frames, told.threads_before, told.threads_during
     figures = [
