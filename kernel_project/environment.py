@@ -78,6 +78,7 @@ class Environment(BaseSettings):
     sandbox_engine: str = "docker"
     sandbox_image: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["text", "json"] = "text"
 
     @field_validator(*FORMS)
     @classmethod

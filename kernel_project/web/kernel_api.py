@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from asyncio import iscoroutinefunction
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -19,6 +21,7 @@ from ninja.errors import HttpError, ValidationError
 from ninja.openapi.schema import OpenAPISchema
 from ninja.parser import Parser
 
+from kernel_project.primitives import logs
 from kernel_project.primitives.errors import KernelError, NotFound, Unavailable
 from kernel_project.web import openapi, problems
 from kernel_project.web.callers import Needs
@@ -90,27 +93,42 @@ def guarded(view: View, names: Mapping[str, frozenset[str]]) -> View:
 
         @functools.wraps(view)
         async def guarded_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            try:
-                begin(request)
-                return _finish(request, await view(request, *args, **kwargs))
-            except Exception as error:
-                return _answer(request, error)
-            finally:
-                request.method = request.META["REQUEST_METHOD"]
+            with _logged(request, kwargs):
+                try:
+                    begin(request)
+                    return _finish(request, await view(request, *args, **kwargs))
+                except Exception as error:
+                    return _answer(request, error)
+                finally:
+                    request.method = request.META["REQUEST_METHOD"]
 
         return guarded_async
 
     @functools.wraps(view)
     def guarded_sync(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        try:
-            begin(request)
-            return _finish(request, view(request, *args, **kwargs))
-        except Exception as error:
-            return _answer(request, error)
-        finally:
-            request.method = request.META["REQUEST_METHOD"]
+        with _logged(request, kwargs):
+            try:
+                begin(request)
+                return _finish(request, view(request, *args, **kwargs))
+            except Exception as error:
+                return _answer(request, error)
+            finally:
+                request.method = request.META["REQUEST_METHOD"]
 
     return guarded_sync
+
+
+def _logged(request: HttpRequest, path: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Log lines of this request carry its id, and the run or operation that its path names, if they are ids."""
+    named = {name: path[name] for name in ("run_id", "operation_id") if _is_id(path.get(name))}
+    return logs.about(request_id=request_id(request), **named)
+
+
+def _is_id(value: object) -> bool:
+    try:
+        return bool(value) and UUID(str(value)) is not None
+    except ValueError:
+        return False
 
 
 def _check_method(request: HttpRequest, names: Mapping[str, frozenset[str]]) -> None:
