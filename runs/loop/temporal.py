@@ -20,7 +20,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from kernel_project.primitives import ids
+from kernel_project.primitives import ids, traces
 from kernel_project.primitives.errors import Unavailable
 from runs.loop.contracts import WORKFLOW, RunInput
 
@@ -56,8 +56,9 @@ class Down(Unavailable):
 async def connect() -> Client:
     """A client for the configured server. Raises whatever the library raises when there is none."""
     return await Client.connect(
-        settings.TEMPORAL_ADDRESS, namespace=settings.TEMPORAL_NAMESPACE, data_converter=pydantic_data_converter
-    )
+        settings.TEMPORAL_ADDRESS, namespace=settings.TEMPORAL_NAMESPACE, data_converter=pydantic_data_converter,
+        interceptors=traces.interceptors(),
+    )  # fmt: skip
 
 
 class _Loop:

@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from kernel_project.primitives import traces
 from runs.boundary import sandbox_upkeep
 from runs.boundary.effects import python
 from runs.boundary.mcp_sessions import close_sessions
@@ -51,6 +52,7 @@ def make_worker(client: Client, task_queue: str, **options: Any) -> Worker:
 
 async def work() -> None:
     """Work until SIGTERM or SIGINT."""
+    traces.begin(settings.TRACES_URL, "worker")
     client = await _client()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,6 +63,7 @@ async def work() -> None:
         logger.info("worker stopping; waiting for activities at most %s", DRAIN)
     await close_sessions()
     await port.aclose()
+    traces.end()
 
 
 async def _client() -> Client:
