@@ -1,8 +1,11 @@
-"""Messages about requests: written in the transaction of what they tell, with a link and never a way to decide."""
+"""Messages about requests: written in the transaction of what they tell, with a link and never a way to decide.
+
+Those about runs and operations are written by the database, with the event that they tell of (migration 0004).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -28,19 +31,22 @@ SECRET_NAME_CHARS_MAX = 100
 REMIND_SHARE = 4  # the reminder comes when a quarter of the time is left,
 REMIND_BEFORE_MAX = timedelta(days=1)  # and never earlier than a day before the deadline,
 REMIND_GIVEN_MIN = timedelta(minutes=5)  # and not at all where the whole time is shorter than this
+REQUESTS_ALONE = (Channel.Event.APPROVAL_REQUESTED.value,)
 SCHEMA = "agent-kernel.announcement/1"
 
 
 def add_channel(
-    project: str, kind: str, by: str, *, target: str = "", group: str = "", secret_env: str = ""
-) -> Channel:
-    """Announce a project's requests there from now on. Raises Invalid for a place that cannot be written to."""
-    check(kind, target, secret_env)
+    project: str, kind: str, by: str, *, target: str = "", group: str = "", secret_env: str = "",
+    events: Sequence[str] = REQUESTS_ALONE,
+) -> Channel:  # fmt: skip
+    """Tell a project's news there from now on. Raises Invalid for a place that cannot be written to."""
+    check(kind, target, secret_env, events)
     if Channel.objects.filter(project=project, retired_at__isnull=True).count() >= CHANNELS_MAX:
         raise Invalid(f"a project may have {CHANNELS_MAX} channels in force: retire some first")
     return Channel.objects.create(
-        project=project, kind=kind, target=target, group=group, secret_env=secret_env, created_by=by
-    )
+        project=project, kind=kind, target=target, group=group, secret_env=secret_env, created_by=by,
+        events=sorted(set(events)),
+    )  # fmt: skip
 
 
 def retire_channel(channel_id: UUID) -> bool:
@@ -48,8 +54,12 @@ def retire_channel(channel_id: UUID) -> bool:
     return Channel.objects.filter(pk=channel_id, retired_at__isnull=True).update(retired_at=Now()) == 1
 
 
-def check(kind: str, target: str, secret_env: str) -> None:
+def check(kind: str, target: str, secret_env: str, events: Sequence[str] = REQUESTS_ALONE) -> None:
     """Raise Invalid unless a channel could be like this."""
+    if not events or not set(events) <= set(Channel.Event.values):
+        raise Invalid(f"say what is told there: {', '.join(Channel.Event.values)}")
+    if kind == Channel.Kind.EMAIL and set(events) != set(REQUESTS_ALONE):
+        raise Invalid("e-mail tells of approvals only; use a webhook for runs and operations")
     match kind:
         case Channel.Kind.WEBHOOK:
             _check_webhook(target, secret_env)
@@ -92,7 +102,9 @@ def write(approval: Approval) -> None:
     channels = Channel.objects.filter(project=approval.project, retired_at__isnull=True)
     rows = [
         _delivery(approval, channel, occasion, target)
-        for channel in channels.filter(Q(group="") | Q(group=approval.group))[:CHANNELS_MAX]
+        for channel in channels.filter(Q(group="") | Q(group=approval.group), events__contains=REQUESTS_ALONE)[
+            :CHANNELS_MAX
+        ]
         for target in _targets(approval, channel)
         for occasion in _occasions(approval)
     ]
@@ -124,7 +136,8 @@ def _occasions(approval: Approval) -> list[Delivery.Occasion]:
 def _delivery(approval: Approval, channel: Channel, occasion: Delivery.Occasion, target: str) -> Delivery:
     made = new_id()
     return Delivery(
-        id=made, approval=approval, channel=channel, occasion=occasion, target=target,
+        id=made, approval=approval, project=approval.project, run_id=approval.run_id,
+        channel=channel, occasion=occasion, target=target,
         body=_body(approval, occasion), next_attempt_at=_due_at(approval, occasion),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Where requests are announced, and what became of each message."""
+"""Where a project's news is told, and what became of each message."""
 
 from __future__ import annotations
 
@@ -25,16 +25,21 @@ from kernel_project.visible_text import shown
 class ChannelForm(forms.ModelForm):  # type: ignore[type-arg]
     """A channel as a person names it; author and time are the service's."""
 
+    events = forms.MultipleChoiceField(
+        choices=Channel.Event.choices, initial=announcements.REQUESTS_ALONE, widget=forms.CheckboxSelectMultiple,
+        help_text="What is told there. E-mail tells of approvals only.",
+    )  # fmt: skip
+
     class Meta:
         model = Channel
-        fields = ["project", "kind", "target", "group", "secret_env"]
+        fields = ["project", "kind", "target", "events", "group", "secret_env"]
 
     def clean(self) -> dict[str, Any]:
         super().clean()
         values: dict[str, Any] = self.cleaned_data
         if not self.errors:
             try:
-                announcements.check(values["kind"], values["target"], values["secret_env"])
+                announcements.check(values["kind"], values["target"], values["secret_env"], values["events"])
             except KernelError as error:
                 raise forms.ValidationError(shown(error.message)) from None
         return values
@@ -45,7 +50,7 @@ class ChannelAdmin(FactAdmin):
     """Channels: made, and taken out of use. A secret is named here and never shown, for only the environment has it."""
 
     form = ChannelForm
-    list_display = ["where", "project", "only", "secret_env", "made", "retired"]
+    list_display = ["where", "project", "tells", "only", "secret_env", "made", "retired"]
     exact_texts = ["project"]
     search_help_text = "A whole project"
     ordering = ["project", "-id"]
@@ -66,10 +71,10 @@ class ChannelAdmin(FactAdmin):
         values = form.cleaned_data
         made = announcements.add_channel(
             values["project"], values["kind"], request.user.get_username(), target=values["target"],
-            group=values["group"], secret_env=values["secret_env"],
+            group=values["group"], secret_env=values["secret_env"], events=values["events"],
         )  # fmt: skip
         obj.pk, obj.created_by = made.pk, made.created_by
-        audit(request, made, f"announces requests of {made.project} by {made}")
+        audit(request, made, f"tells {', '.join(made.events)} of {made.project} by {made}")
 
     @admin.action(description="Retire", permissions=["retire"])
     def retire(self, request: HttpRequest, queryset: QuerySet[Channel]) -> None:
@@ -80,6 +85,10 @@ class ChannelAdmin(FactAdmin):
     def where(self, channel: Channel) -> SafeString:
         target = channel.target or "members of the request's group"
         return format_html("{} {}", badge(channel.kind), cell(target))
+
+    @admin.display(description="Tells")
+    def tells(self, channel: Channel) -> SafeString:
+        return cell(", ".join(channel.events))
 
     @admin.display(description="Requests")
     def only(self, channel: Channel) -> SafeString:
@@ -118,15 +127,18 @@ class DeliveryAdmin(FactAdmin):
     list_display = ["about", "to", "fate", "attempts", "due", "problem"]
     list_filter = [OpenFilter]
     list_select_related = ["channel"]
-    exact_ids = ["approval_id", "id"]
-    search_help_text = "A whole request or message id"
+    exact_ids = ["approval_id", "run_id", "id"]
+    search_help_text = "A whole request, run or message id"
     fields = ["about", "to", "fate", "attempts", "due", "problem", "text"]
     ordering = ["-id"]
 
     @admin.display(description="Message")
     def about(self, delivery: Delivery) -> SafeString:
-        where = reverse("admin:approvals_approval_change", args=[delivery.approval_id])
-        return format_html('{} <a class="k-link" href="{}">request</a>', badge(delivery.occasion), where)
+        if delivery.approval_id is not None:
+            where, what = reverse("admin:approvals_approval_change", args=[delivery.approval_id]), "request"
+        else:
+            where, what = reverse("admin:runs_run_change", args=[delivery.run_id]), "run"
+        return format_html('{} <a class="k-link" href="{}">{}</a>', badge(delivery.occasion), where, what)
 
     @admin.display(description="To")
     def to(self, delivery: Delivery) -> SafeString:

@@ -1,4 +1,4 @@
-"""Send the messages about requests: at least once, each under a lease, and no transaction is open meanwhile."""
+"""Send the messages: at least once, each under a lease, and no transaction is open meanwhile."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _claim(token: UUID) -> Delivery | None:
 
 
 def _attempt(delivery: Delivery, token: UUID, carriers: Mapping[str, Carrier]) -> bool:
-    if delivery.approval.state != Approval.State.WAITING:
+    if delivery.approval is not None and delivery.approval.state != Approval.State.WAITING:
         _end(delivery, token, dropped="the request is over")
         return False
     message = Message(delivery.id, delivery.target, delivery.channel.secret_env, delivery.body)

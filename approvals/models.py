@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import ExpressionWrapper, F, Q, Value
 from django.db.models.expressions import CombinedExpression
@@ -240,17 +241,35 @@ class Decision(models.Model):
         return f"{self.actor}: {self.verdict}"
 
 
+def requests_alone() -> list[str]:
+    return [Channel.Event.APPROVAL_REQUESTED.value]
+
+
 class Channel(models.Model):
-    """Where a project's requests are announced: an address or an HTTP endpoint. Changed by making another one."""
+    """Where a project's news is told: an address or an HTTP endpoint. Changed by making another one."""
 
     class Kind(models.TextChoices):
         EMAIL = "email", "e-mail"
         WEBHOOK = "webhook"
 
+    class Event(models.TextChoices):
+        APPROVAL_REQUESTED = "approval.requested", "an approval was requested"
+        RUN_ENDED = "run.ended", "a run has ended"
+        OPERATION_UNCERTAIN = "operation.uncertain", "an operation became uncertain"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     project = models.CharField(max_length=100, help_text="Project slug.")
+    events = ArrayField(
+        models.CharField(max_length=30, choices=Event.choices),
+        default=requests_alone,
+        db_default=Value([Event.APPROVAL_REQUESTED.value], ArrayField(models.CharField(max_length=30))),
+        help_text="What is told there. E-mail tells of approvals only.",
+    )
     group = models.CharField(
-        max_length=150, blank=True, default="", help_text="Only requests that ask this group; empty: all of them."
+        max_length=150,
+        blank=True,
+        default="",
+        help_text="Of the requests, only those that ask this group; empty: all of them.",
     )
     kind = models.CharField(max_length=10, choices=Kind.choices)
     target = models.CharField(
@@ -286,17 +305,24 @@ class Channel(models.Model):
 
 
 class Delivery(models.Model):
-    """One message about a request to one target, written with what it tells and sent at least once.
+    """One message to one target, written with what it tells and sent at least once.
 
-    The body is fixed when written. A lease is `next_attempt_at` in the future with a token; a lost one changes nothing.
+    It tells of a request, or of an event of the journal: those are written by a trigger in the transaction that writes
+    the event. The body is fixed when written. A lease is `next_attempt_at` in the future with a token; a lost one
+    changes nothing.
     """
 
     class Occasion(models.TextChoices):
         REQUESTED = "requested"
         REMINDER = "reminder"
+        RUN_ENDED = "run_ended", "run ended"
+        UNCERTAIN = "uncertain"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    approval = models.ForeignKey(Approval, on_delete=models.PROTECT, related_name="deliveries")
+    approval = models.ForeignKey(Approval, null=True, on_delete=models.PROTECT, related_name="deliveries")
+    event_id = models.UUIDField(null=True, help_text="The event that it tells of, where that is no request.")
+    project = models.CharField(max_length=100, null=True, help_text="Filled in by the database where it is empty.")
+    run_id = models.UUIDField(null=True)
     channel = models.ForeignKey(Channel, on_delete=models.PROTECT, related_name="deliveries")
     occasion = models.CharField(max_length=10, choices=Occasion.choices)
     target = models.CharField(max_length=500)
@@ -313,6 +339,14 @@ class Delivery(models.Model):
         verbose_name_plural = "deliveries"
         constraints = [
             models.UniqueConstraint(fields=["approval", "channel", "occasion", "target"], name="delivery_once_written"),
+            models.UniqueConstraint(
+                fields=["event_id", "channel"], condition=Q(event_id__isnull=False), name="delivery_once_per_event"
+            ),
+            models.CheckConstraint(
+                condition=Q(approval__isnull=False, event_id__isnull=True)
+                | Q(approval__isnull=True, event_id__isnull=False),
+                name="delivery_tells_of_one_thing",
+            ),
             models.CheckConstraint(
                 condition=Q(next_attempt_at__isnull=False, sent_at__isnull=True, dropped="")
                 | Q(next_attempt_at__isnull=True, sent_at__isnull=False, dropped="")
@@ -323,6 +357,7 @@ class Delivery(models.Model):
         indexes = [
             # read by the sender's claim
             models.Index(fields=["next_attempt_at"], name="delivery_due", condition=Q(next_attempt_at__isnull=False)),
+            models.Index(fields=["run_id"], name="delivery_of_run"),  # read by the console and by purge
         ]
 
     def __str__(self) -> str:

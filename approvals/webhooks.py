@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import os
 import time
+from urllib.parse import urlsplit
 
 import httpx2
+from django.conf import settings
 
 from approvals.messages import Message, NotDelivered
+from kernel_project.primitives.addresses import AddressForbidden, NoAddress, Target, checked_target
 
 SECONDS_MAX = 10.0  # for all of one request, however slowly the other side talks
+PORTS = {"http": 80, "https": 443}
 SECRET_PREFIX = "whsec_"  # noqa: S105  marks a secret in base64
 SECRET_BYTES_MIN = 16
 
@@ -35,6 +40,10 @@ class Webhook:
         }
         try:
             status = asyncio.run(asyncio.wait_for(_post(message.target, message.body, headers), SECONDS_MAX))
+        except AddressForbidden as error:
+            raise NotDelivered(f"{error}: KERNEL_PRIVATE_HOSTS does not name the host") from None
+        except NoAddress as error:
+            raise NotDelivered(str(error)) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise NotDelivered(f"{type(error).__name__}: the webhook cannot be reached") from None
         except TimeoutError:
@@ -44,10 +53,28 @@ class Webhook:
 
 
 async def _post(url: str, body: str, headers: dict[str, str]) -> int:
+    """The status of the answer, from the first of the checked addresses to which a connection stands."""
+    parts = urlsplit(url)
+    port = parts.port or PORTS[parts.scheme]
+    target = await checked_target(parts.scheme, parts.hostname or "", port, settings.PRIVATE_HOSTS)
+    for address in target.addresses[:-1]:
+        with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
+            return await _post_to(address, target, url, body, headers)
+    return await _post_to(target.addresses[-1], target, url, body, headers)
+
+
+async def _post_to(address: str, target: Target, url: str, body: str, headers: dict[str, str]) -> int:
+    """To this address and no other: a name that means something else a moment later leads nowhere."""
+    parts = urlsplit(url)
+    host = f"[{address}]" if ":" in address else address
+    place = parts._replace(netloc=f"{host}:{target.port}").geturl()
     async with (
         httpx2.AsyncClient(timeout=SECONDS_MAX, trust_env=False, follow_redirects=False) as client,
-        client.stream("POST", url, content=body.encode(), headers=headers) as answer,
-    ):
+        client.stream(
+            "POST", place, content=body.encode(), headers={**headers, "host": parts.netloc},
+            extensions={"sni_hostname": target.host},
+        ) as answer,
+    ):  # fmt: skip
         return int(answer.status_code)
 
 

@@ -11,31 +11,13 @@ import approvals.api
 import outbox.api
 import runs.api
 from kernel_project.primitives.errors import Forbidden, NotFound
-from kernel_project.web.callers import Caller, ScopeName, identify_with
+from kernel_project.web.callers import PERMISSIONS, Caller, identify_with
 from kernel_project.web.kernel_api import KernelApi
 from kernel_project.web.problems import Unauthenticated, mistake, not_readable
 from runs import keys
 from runs.models import ApiKey, Project
 
 SCHEME = "bearer"
-# What a person must be allowed in the admin, to do the same here. A key of a person can do no more than the person.
-PERMISSIONS: dict[ScopeName, str] = {
-    "runs:start": "runs.start_run",
-    "runs:read": "runs.view_run",
-    "runs:cancel": "runs.cancel_run",
-    "runs:resume": "runs.resume_run",
-    "runs:message": "runs.message_run",
-    "approvals:read": "approvals.view_approval",
-    "approvals:decide": "approvals.decide_approval",
-    "approvals:break_glass": "approvals.break_glass_approval",
-    "operations:read": "runs.view_operation",
-    "operations:reconcile": "runs.reconcile_operation",
-    "operations:compensate": "runs.compensate_operation",
-    "artifacts:read": "runs.view_artifact",
-    "holds:read": "runs.view_hold",
-    "holds:write": "runs.place_hold",
-    "lag:read": "outbox.view_stream",
-}
 
 
 def identify(request: HttpRequest) -> Caller:

@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+# Bringing a stack up is another module's business, which loads much: its own word for all of it is compared by a test.
+ALL = ("postgres", "valkey", "temporal", "temporality", "web", "worker", "celery", "publisher", "beat")
 MEMINFO = Path("/proc/meminfo")
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -74,6 +76,8 @@ BENCHES = {
     "decision": Bench("runs.bench_decisions:decision", ("postgres", "temporal"), "from a person's yes to the dispatch"),
     "backlog": Bench("outbox.bench:backlog", ("postgres",), "claims over a big journal and under a held snapshot"),
     "operations": Bench("runs.boundary.bench:bench_operations", ("postgres",), "what intent and outcome cost a call"),
+    "start_api": Bench("runs.bench_api:start_api", ALL, "runs started over HTTP at 10/s, with the stack running"),
+    "api": Bench("runs.bench_api:api", ALL, "reads over HTTP, and 500 who follow runs on one web process"),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
     "rebuild": Bench("temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew"),
 }

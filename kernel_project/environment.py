@@ -37,6 +37,8 @@ FORMS = {
     "workspace_root": (r"/\S*", "/an/absolute/folder"),
     "kernel_public_url": (r"https?://[^\s/?#]+(/[^\s?#]*)?", "https://kernel.example.org"),
     "kernel_email_url": (r"smtps?://[^\s/]+/?(\?tls=none)?", "smtp://user:password@host:587"),
+    "kernel_private_hosts": (r"[^\s,*/]+(,[^\s,*/]+)*", "hooks.internal,10.0.0.7:8443"),
+    "kernel_traces_url": (r"https?://[^\s/]\S*", "http://host:4318/v1/traces"),
     "sandbox_image": (r"[a-z0-9][A-Za-z0-9._/:@-]*", "registry.example.org/tools:1"),
     "kernel_source_id": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "my-installation: letters, digits, dots and hyphens"),
 }
@@ -80,11 +82,14 @@ class Environment(BaseSettings):
     kernel_model: str = ""
     kernel_public_url: str = ""
     kernel_email_url: str = ""
+    kernel_private_hosts: str = ""
     kernel_email_from: str = "agent-kernel@localhost"
     sandbox_driver: Literal["bubblewrap", "docker"] = "bubblewrap"
     sandbox_engine: str = "docker"
     sandbox_image: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    kernel_traces_url: str = ""
+    log_format: Literal["text", "json"] = "text"
 
     @field_validator(*FORMS)
     @classmethod

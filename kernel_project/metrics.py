@@ -15,7 +15,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 
-from approvals.models import Approval
+from approvals.models import Approval, Delivery
 from kernel_project.primitives.clock import now
 from outbox import jobs, partitions
 from outbox import selectors as outbox
@@ -78,7 +78,7 @@ def metrics(request: HttpRequest) -> HttpResponseBase:
 
 def exposition() -> str:
     """All numbers in the text format of Prometheus."""
-    gauges = [*_runs(), *_operations(), *_approvals(), *_outbox()]
+    gauges = [*_runs(), *_operations(), *_approvals(), *_messages(), *_outbox()]
     return "\n".join(line for gauge in gauges for line in gauge.lines()) + "\n"
 
 
@@ -109,6 +109,16 @@ def _approvals() -> Iterable[Gauge]:
     yield Gauge("approvals_waiting", f"Requests that wait for a person (at most {COUNT_MAX}).", [("", _count(waiting))])
     overdue = _count(waiting.filter(Q(deadline_at__lte=now())))
     yield Gauge("approvals_overdue", "Of those, past their deadline and not yet expired.", [("", overdue)])
+
+
+def _messages() -> Iterable[Gauge]:
+    due = Delivery.objects.filter(next_attempt_at__lte=now())
+    yield Gauge(
+        "messages_due", f"E-mails and webhooks that should have been sent (at most {COUNT_MAX}).", [("", _count(due))]
+    )
+    oldest = due.order_by("next_attempt_at").values_list("next_attempt_at", flat=True).first()
+    age = (now() - oldest).total_seconds() if oldest else 0.0
+    yield Gauge("oldest_message_due_seconds", "For how long the oldest of them has been due.", [("", age)])
 
 
 def _outbox() -> Iterable[Gauge]:

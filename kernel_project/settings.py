@@ -11,6 +11,7 @@ from psycopg_pool import ConnectionPool
 from kernel_project import environment
 from kernel_project.console import UNFOLD as UNFOLD
 from kernel_project.devstack.layout import Layout
+from kernel_project.primitives import logs
 
 ENV = environment.read()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -144,17 +145,12 @@ WORKSPACE_ROOT = Path(ENV.workspace_root)
 PUBLIC_URL = ENV.kernel_public_url.rstrip("/")
 EMAIL_URL = ENV.kernel_email_url
 EMAIL_FROM = ENV.kernel_email_from
+TRACES_URL = ENV.kernel_traces_url
+PRIVATE_HOSTS = tuple(host for host in ENV.kernel_private_hosts.split(",") if host)
 SANDBOX_DRIVER = ENV.sandbox_driver
 SANDBOX_ENGINE = ENV.sandbox_engine
 SANDBOX_IMAGE = ENV.sandbox_image
 KERNEL_FAULTS = ENV.kernel_faults
 KERNEL_TOOL_MODULES = [module for module in ENV.kernel_tool_modules.split(",") if module]
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": ENV.log_level},
-    "loggers": {"httpx2": {"level": "WARNING"}, "httpcore2": {"level": "WARNING"}},
-}
+LOGGING = logs.configuration(ENV.log_level, ENV.log_format)

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings
 
 from kernel_project.devstack.layout import Layout
+from kernel_project.primitives import logs
 
 
 class Environment(BaseSettings):
@@ -25,6 +26,7 @@ class Environment(BaseSettings):
     temporality_body_bytes_max: int = Field(default=1024 * 1024, ge=1024, le=64 * 1024 * 1024)
     temporality_projector: bool = True  # false: another process of this store projects
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["text", "json"] = "text"
 
     @model_validator(mode="after")
     def fill_or_refuse(self) -> Self:
@@ -55,11 +57,4 @@ SECRET_KEY = "the event store signs nothing"  # noqa: S105
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TIME_ZONE = "UTC"
 USE_TZ = True
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": ENV.log_level},
-    "loggers": {"httpx2": {"level": "WARNING"}, "httpcore2": {"level": "WARNING"}},
-}
+LOGGING = logs.configuration(ENV.log_level, ENV.log_format)

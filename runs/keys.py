@@ -37,10 +37,12 @@ def create(
     scopes: Sequence[str],
     user: User | None = None,
     expires_at: datetime | None = None,
+    by: str = "",
 ) -> tuple[ApiKey, str]:
     """Make a key; returns its row and the key itself, which nobody can show again.
 
-    A key with a user acts as that person and can do no more than the person may. Raises NotFound for an unknown project
+    A key with a user acts as that person and can do no more than the person may. `by` is who makes it; the database
+    writes that into the audit record. Raises NotFound for an unknown project
     and Invalid for an unknown scope, a bad name, an expiry that is past, or a personal scope without a user.
     """
     _check(name, scopes, user, expires_at)
@@ -53,6 +55,7 @@ def create(
         user=user,
         scopes=sorted(set(scopes)),
         expires_at=expires_at,
+        created_by=by,
         prefix=prefix,
         secret_hash=sha256_hex(secret.encode()),
     )
@@ -96,6 +99,6 @@ def _note_use(key: ApiKey) -> None:
         ApiKey.objects.filter(unnoted, id=key.id).update(last_used_at=Now())
 
 
-def revoke(key_id: int) -> bool:
+def revoke(key_id: int, *, by: str = "") -> bool:
     """Take a key back, at once and for ever; False if it was already."""
-    return ApiKey.objects.filter(id=key_id, revoked_at__isnull=True).update(revoked_at=Now()) == 1
+    return ApiKey.objects.filter(id=key_id, revoked_at__isnull=True).update(revoked_at=Now(), revoked_by=by) == 1

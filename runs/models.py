@@ -40,8 +40,10 @@ class ApiKey(models.Model):
     name = models.CharField(max_length=100)
     scopes = ArrayField(models.CharField(max_length=40))
     created_at = models.DateTimeField(db_default=Now())
+    created_by = models.CharField(max_length=200, blank=True, default="", db_default="")
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    revoked_by = models.CharField(max_length=200, blank=True, default="", db_default="")
     last_used_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:

@@ -63,7 +63,18 @@ def arm(publisher: Any, point: str) -> None:
 
 
 def kill_at(point: str, url: str) -> None:
-    """Let a publisher die there, in a fork of this process: it shares nothing with us but the database's address."""
+    """Let a publisher die there."""
+
+    def publish() -> None:
+        publisher = Publisher(EventStore(url, "token"))
+        arm(publisher, point)
+        publisher.run(10.0)
+
+    kill_in(publish, point)
+
+
+def kill_in(work: Callable[[], Any], point: str = "") -> None:
+    """Do work that ends in `die`, in a fork of this process: it shares nothing with us but the database's address."""
     database = connections["default"]
     assert isinstance(database, DatabaseWrapper)
     database.close()
@@ -73,9 +84,7 @@ def kill_at(point: str, url: str) -> None:
         pid = os.fork()
     if pid == 0:
         try:
-            publisher = Publisher(EventStore(url, "token"))
-            arm(publisher, point)
-            publisher.run(10.0)
+            work()
         finally:
             os._exit(1)
     assert _ended(pid) == -signal.SIGKILL, f"it did not die {point}"

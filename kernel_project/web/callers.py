@@ -18,6 +18,24 @@ ScopeName = Literal[
     "lag:read",
 ]  # fmt: skip
 SCOPES: tuple[ScopeName, ...] = get_args(ScopeName)
+# What a person must be allowed in the admin, to do the same here. A key of a person can do no more than the person.
+PERMISSIONS: dict[ScopeName, str] = {
+    "runs:start": "runs.start_run",
+    "runs:read": "runs.view_run",
+    "runs:cancel": "runs.cancel_run",
+    "runs:resume": "runs.resume_run",
+    "runs:message": "runs.message_run",
+    "approvals:read": "approvals.view_approval",
+    "approvals:decide": "approvals.decide_approval",
+    "approvals:break_glass": "approvals.break_glass_approval",
+    "operations:read": "runs.view_operation",
+    "operations:reconcile": "runs.reconcile_operation",
+    "operations:compensate": "runs.compensate_operation",
+    "artifacts:read": "runs.view_artifact",
+    "holds:read": "runs.view_hold",
+    "holds:write": "runs.place_hold",
+    "lag:read": "outbox.view_stream",
+}
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from asyncio import iscoroutinefunction
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -19,6 +21,7 @@ from ninja.errors import HttpError, ValidationError
 from ninja.openapi.schema import OpenAPISchema
 from ninja.parser import Parser
 
+from kernel_project.primitives import logs, traces
 from kernel_project.primitives.errors import KernelError, NotFound, Unavailable
 from kernel_project.web import openapi, problems
 from kernel_project.web.callers import Needs
@@ -90,27 +93,48 @@ def guarded(view: View, names: Mapping[str, frozenset[str]]) -> View:
 
         @functools.wraps(view)
         async def guarded_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            try:
-                begin(request)
-                return _finish(request, await view(request, *args, **kwargs))
-            except Exception as error:
-                return _answer(request, error)
-            finally:
-                request.method = request.META["REQUEST_METHOD"]
+            with _observed(request, kwargs):
+                try:
+                    begin(request)
+                    return _finish(request, await view(request, *args, **kwargs))
+                except Exception as error:
+                    return _answer(request, error)
+                finally:
+                    request.method = request.META["REQUEST_METHOD"]
 
         return guarded_async
 
     @functools.wraps(view)
     def guarded_sync(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        try:
-            begin(request)
-            return _finish(request, view(request, *args, **kwargs))
-        except Exception as error:
-            return _answer(request, error)
-        finally:
-            request.method = request.META["REQUEST_METHOD"]
+        with _observed(request, kwargs):
+            try:
+                begin(request)
+                return _finish(request, view(request, *args, **kwargs))
+            except Exception as error:
+                return _answer(request, error)
+            finally:
+                request.method = request.META["REQUEST_METHOD"]
 
     return guarded_sync
+
+
+@contextmanager
+def _observed(request: HttpRequest, path: Mapping[str, Any]) -> Iterator[None]:
+    """Log lines and the span of this request carry its id, and the run or operation that its path names."""
+    named = {name: path[name] for name in ("run_id", "operation_id") if _is_id(path.get(name))}
+    route = request.resolver_match.route if request.resolver_match else ""
+    with (
+        logs.about(request_id=request_id(request), **named),
+        traces.span(f"{request.method} /{route}", **{"http.request.method": str(request.method), "http.route": route}),
+    ):
+        yield
+
+
+def _is_id(value: object) -> bool:
+    try:
+        return bool(value) and UUID(str(value)) is not None
+    except ValueError:
+        return False
 
 
 def _check_method(request: HttpRequest, names: Mapping[str, frozenset[str]]) -> None:

@@ -1,4 +1,4 @@
-"""Agents, tools, servers, projects and keys in the console. No definition is changed: saving makes the next."""
+"""Agents, tools, servers and projects in the console. No definition is changed: saving makes the next."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_safe
 from pydantic import ValidationError
 
-from kernel_project.admin import FactAdmin, badge, cell, demand, few_enough, report, short_id
+from kernel_project.admin import FactAdmin, badge, cell, demand, report, short_id
 from kernel_project.primitives.errors import Invalid
 from kernel_project.visible_text import shown
-from runs import keys, registry
+from runs import registry
 from runs.contracts import AgentDefinition
-from runs.models import Agent, AgentVersion, ApiKey, IdempotencyKey, McpServer, ModelPrice, Project, Tool
+from runs.models import Agent, AgentVersion, IdempotencyKey, McpServer, ModelPrice, Project, Tool
 
 NEW_VERSION = "runs.add_agentversion"
 DEFINITION_BYTES_MAX = 256 * 1024
@@ -272,49 +272,6 @@ class ToolAdmin(SwitchAdmin):
 
 def _block(text: str) -> SafeString:
     return format_html('<pre class="k-text">{}</pre>', shown(text))
-
-
-@admin.register(ApiKey)
-class ApiKeyAdmin(FactAdmin):
-    """Keys of the JSON API. Made by `manage.py create_api_key`, which shows the secret once; taken back here."""
-
-    list_display = ["named", "prefix", "project", "person", "scoped", "last_used_at", "expires_at", "standing"]
-    list_select_related = ["project", "user"]
-    ordering = ["-id"]
-    exact_texts = ["prefix", "project__slug"]
-    search_help_text = "A whole prefix or project"
-    actions = ["revoke"]
-    fields = [
-        "name", "prefix", "project", "user", "scopes", "created_at", "expires_at", "revoked_at", "last_used_at"
-    ]  # fmt: skip
-
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("runs.change_apikey")
-
-    @admin.display(description="Key")
-    def named(self, key: ApiKey) -> SafeString:
-        return cell(key.name)
-
-    @admin.display(description="Acts as")
-    def person(self, key: ApiKey) -> SafeString:
-        return cell(key.user.get_username() if key.user else f"key:{key.prefix}")
-
-    @admin.display(description="Scopes")
-    def scoped(self, key: ApiKey) -> SafeString:
-        return cell(", ".join(key.scopes))
-
-    @admin.display(description="State")
-    def standing(self, key: ApiKey) -> SafeString:
-        return badge("withdrawn", "revoked") if key.revoked_at else badge("granted", "usable")
-
-    @admin.action(description="Take back", permissions=["revoke"])
-    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        for key in few_enough(request, queryset):
-            report(request, key, partial(_revoke, key))
-
-
-def _revoke(key: ApiKey) -> str:
-    return f"{key} is revoked" if keys.revoke(key.id) else f"{key} was revoked before"
 
 
 @admin.register(IdempotencyKey)

@@ -36,6 +36,15 @@ FOLLOW_SECONDS_MAX = 900.0  # then the client comes back with Last-Event-ID, and
 Answer = TypeVar("Answer")
 
 
+@dataclass(frozen=True)
+class Told:
+    """A page of events, the state in which the run had ended before it was read (if it had), and the page's frames."""
+
+    page: EventPage
+    state: str
+    frames: bytes
+
+
 @dataclass(eq=False)
 class Follower:
     """One open line: what it was sent last, and a bell for news."""
@@ -52,6 +61,7 @@ class Followers:
         self.open: set[Follower] = set()
         self.readers = asyncio.Semaphore(READERS_MAX)
         self._looking: asyncio.Task[None] | None = None
+        self._reading: dict[tuple[UUID, int], asyncio.Task[Told]] = {}
 
     def check_room(self) -> None:
         """Raise Unavailable when this process has as many as it takes."""
@@ -69,6 +79,28 @@ class Followers:
             yield follower
         finally:
             self.open.discard(follower)
+
+    async def read(self, follower: Follower) -> Told:
+        """What follows after what the follower was sent. Those who stand at the same place share one read.
+
+        A read that began before the newest event misses it; the next look rings again for whoever is behind.
+        """
+        place = (follower.run_id, follower.sent)
+        reading = self._reading.get(place)
+        if reading is None:
+            reading = self._reading[place] = asyncio.create_task(self._read(*place))
+            reading.add_done_callback(lambda done: self._read_done(place, done))
+        return await asyncio.shield(reading)  # one who leaves does not end it for the others
+
+    async def _read(self, run_id: UUID, sent: int) -> Told:
+        async with self.readers:
+            page, state = await off_loop(lambda: read_page(run_id, sent, EVENTS_PER_PAGE))
+        return Told(page, state, b"".join(_frames(page)))
+
+    def _read_done(self, place: tuple[UUID, int], done: asyncio.Task[Told]) -> None:
+        del self._reading[place]
+        if not done.cancelled():
+            done.exception()  # those who still wait hear of it; with none left, nobody needs to
 
     async def _look(self) -> None:
         """Ring the bells of those whose run has more than they were sent; ends with the last follower."""
@@ -113,22 +145,18 @@ async def frames(run_id: UUID, after: int) -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"
         while monotonic() < until:
             follower.news.clear()
-            page, state = await _read(everybody, follower)
-            for frame in _frames(page):
-                yield frame
+            told = await everybody.read(follower)
+            page = told.page
+            if told.frames:
+                yield told.frames
             follower.sent = page.items[-1].sequence if page.items else follower.sent
             if page.next_after is not None:
                 continue
-            if state:
-                yield frame_of("end", {"state": state, "head": page.head})
+            if told.state:
+                yield frame_of("end", {"state": told.state, "head": page.head})
                 return
             if not await _wait(follower):
                 yield b": still here\n\n"
-
-
-async def _read(everybody: Followers, follower: Follower) -> tuple[EventPage, str]:
-    async with everybody.readers:
-        return await off_loop(lambda: read_page(follower.run_id, follower.sent, EVENTS_PER_PAGE))
 
 
 def read_page(run_id: UUID, after: int, limit: int) -> tuple[EventPage, str]:

@@ -16,8 +16,9 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx2
 
+from kernel_project.primitives.addresses import Target
 from runs.boundary.contracts import NotSent, Refused
-from runs.boundary.http_targets import Target, checked_target
+from runs.boundary.http_targets import checked_target
 
 CONNECT_SECONDS = 10.0  # for one address
 TLS_CONTEXTS_MAX = 16  # files of authorities whose contexts are kept

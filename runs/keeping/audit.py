@@ -29,12 +29,6 @@ SEALING = 0x61756469  # one sealer at a time: the advisory lock of this number
 NOTHING = ("", -1)
 
 
-def acting(who: str) -> None:
-    """Name, until the transaction ends, who does what has no event of its own, such as making a key."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('kernel.actor', %s, true)", [who])
-
-
 def link(
     previous: str,
     project: str,
@@ -93,7 +87,7 @@ def head(project: str) -> tuple[int, str]:
 def _told(envelope: str | None, detail: str) -> tuple[str, str]:
     """Project and actor of an entry."""
     if envelope is None:
-        known = json.loads(detail or "{}")
+        known: dict[str, Any] = json.loads(detail) if detail else {}
         return str(known.get("project", "")), str(known.get("user", ""))[:200]
     context = json.loads(envelope)["context"]
     return str(context.get("project", "")), str(context["actor"]["id"])[:200]

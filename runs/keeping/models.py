@@ -161,7 +161,7 @@ class AuditEntry(models.Model):
     of the empty project holds what belongs to none.
     """
 
-    action = models.CharField(max_length=100, help_text="The event's type, or console.")
+    action = models.CharField(max_length=100, help_text="The event's type, console, or what became of a key.")
     event_id = models.UUIDField(null=True)
     run_id = models.UUIDField(null=True, help_text="The stream of the event.")
     content_hash = models.CharField(max_length=64, help_text="SHA-256 of the event as it was told, or of the detail.")

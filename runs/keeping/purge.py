@@ -258,7 +258,7 @@ def _events(_project: str, run_ids: Rows) -> Counts:
 
 def _approvals(_project: str, run_ids: Rows) -> Counts:
     return _gone(
-        messages=Delivery.objects.filter(approval__run_id__in=run_ids),
+        messages=Delivery.objects.filter(run_id__in=run_ids),
         decisions=Decision.objects.filter(approval__run_id__in=run_ids),
         approvals=Approval.objects.filter(run_id__in=run_ids),
     )
@@ -278,10 +278,11 @@ HELD_CONTENT = (
     "NOT EXISTS (SELECT FROM runs_artifact a JOIN runs_hold h ON h.digest = a.digest"
     " WHERE a.run_id = r.id AND h.project = r.project_id AND h.released_at IS NULL)"
 )
-NO_MESSAGE = (
-    "NOT EXISTS (SELECT FROM approvals_approval a JOIN approvals_delivery d ON d.approval_id = a.id"
-    " WHERE a.run_id = r.run_id AND d.next_attempt_at IS NOT NULL)"
+ASKED_OR_TOLD = (
+    "(EXISTS (SELECT FROM approvals_approval a WHERE a.run_id = r.run_id)"
+    " OR EXISTS (SELECT FROM approvals_delivery d WHERE d.run_id = r.run_id))"
 )
+NO_MESSAGE = "NOT EXISTS (SELECT FROM approvals_delivery d WHERE d.run_id = r.run_id AND d.next_attempt_at IS NOT NULL)"
 STEPS: Sequence[Step] = (
     *(
         Step(
@@ -302,7 +303,7 @@ STEPS: Sequence[Step] = (
     Step(
         CLASS.APPROVALS,
         "purge_tombstones",
-        f"EXISTS (SELECT FROM approvals_approval a WHERE a.run_id = r.run_id) AND {NO_MESSAGE}",
+        f"{ASKED_OR_TOLD} AND {NO_MESSAGE}",
         _approvals,
     ),
     Step(

@@ -27,7 +27,7 @@ RULES: Mapping[str, str] = MappingProxyType({
     "approvals.Channel": "project_name",
     "approvals.Approval": "named",
     "approvals.Decision": "approval",
-    "approvals.Delivery": "approval",
+    "approvals.Delivery": "named",
     "outbox.Stream": "named",
     "outbox.Event": "stream",
     "outbox.ParkedEvent": "stream",

@@ -15,6 +15,7 @@ from psycopg_pool import PoolTimeout
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from kernel_project.primitives import logs
 from kernel_project.primitives.errors import Unavailable
 from runs.boundary import perform as boundary
 from runs.boundary.models import port
@@ -44,6 +45,10 @@ def guarded(work: Callable[P, Any]) -> Callable[P, Any]:
 
     @wraps(work)
     async def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
+        with logs.about(**{name: getattr(args[0], name, None) for name in ("run_id", "operation_id")}):
+            return await judged(*args, **kwargs)
+
+    async def judged(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
             return await work(*args, **kwargs)
         except asyncio.CancelledError:

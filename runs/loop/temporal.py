@@ -19,7 +19,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from kernel_project.primitives import ids
+from kernel_project.primitives import ids, traces
 from kernel_project.primitives.errors import Unavailable
 from runs.loop import payloads
 from runs.loop.contracts import WORKFLOW, RunInput
@@ -72,8 +72,9 @@ class Turned(Down):
 async def connect() -> Client:
     """A client for the configured server. Raises whatever the library raises when there is none."""
     return await Client.connect(
-        settings.TEMPORAL_ADDRESS, namespace=settings.TEMPORAL_NAMESPACE, data_converter=payloads.converter()
-    )
+        settings.TEMPORAL_ADDRESS, namespace=settings.TEMPORAL_NAMESPACE, data_converter=payloads.converter(),
+        interceptors=traces.interceptors(),
+    )  # fmt: skip
 
 
 class _Loop:

@@ -15,6 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from kernel_project.primitives import traces
 from runs.boundary import sandbox_upkeep
 from runs.boundary.effects import python
 from runs.boundary.mcp_pool import close_sessions
@@ -66,6 +67,7 @@ def make_worker(client: Client, task_queue: str, role: Role = "runs", **options:
 
 async def work(roles: Sequence[Role] = queues.ROLES) -> None:
     """Work until SIGTERM or SIGINT, for these kinds of work where each has a queue of its own, else for all."""
+    traces.begin(settings.TRACES_URL, "worker")
     client = await _client()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,6 +81,7 @@ async def work(roles: Sequence[Role] = queues.ROLES) -> None:
         logger.info("worker stopping; waiting for activities at most %s", DRAIN)
     await close_sessions()
     await port.aclose()
+    traces.end()
 
 
 async def _client() -> Client:

@@ -82,28 +82,8 @@ CREATE TRIGGER runs_audit_is_written_by_triggers BEFORE INSERT ON runs_auditentr
     EXECUTE FUNCTION runs_audit_is_kept();
 
 DROP TRIGGER kernel_audit ON outbox_event;
-""" + AUDIT_TOLD.replace("'event.given_up'", "'event.given_up', 'event.replay_requested'") + """
--- Keys have no events: made by a command, in the console or by hand, they are on record all the same.
-CREATE FUNCTION runs_audit_key() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    of runs_apikey := coalesce(NEW, OLD);
-    what text := jsonb_build_object(
-        'user', coalesce(nullif(current_setting('kernel.actor', true), ''), 'database role ' || session_user),
-        'project', of.project_id, 'key', of.prefix, 'name', of.name, 'scopes', to_jsonb(of.scopes),
-        'person', (SELECT username FROM auth_user WHERE id = of.user_id),
-        'expires_at', of.expires_at, 'revoked_at', of.revoked_at)::text;
-BEGIN
-    INSERT INTO runs_auditentry (action, content_hash, detail)
-    VALUES ('api_key.' || CASE TG_OP WHEN 'INSERT' THEN 'created' WHEN 'DELETE' THEN 'deleted' ELSE 'changed' END,
-            encode(sha256(convert_to(what, 'UTF8')), 'hex'), what);
-    RETURN NULL;
-END $$;
-CREATE TRIGGER kernel_audit AFTER INSERT OR DELETE OR UPDATE OF
-    prefix, secret_hash, project_id, user_id, name, scopes, expires_at, revoked_at
-    ON runs_apikey FOR EACH ROW EXECUTE FUNCTION runs_audit_key();
-"""
+""" + AUDIT_TOLD.replace("'event.given_up'", "'event.given_up', 'event.replay_requested'")
 AUDIT_BEFORE = f"""
-DROP TRIGGER kernel_audit ON runs_apikey; DROP FUNCTION runs_audit_key();
 DROP TRIGGER kernel_audit ON outbox_event; {AUDIT_TOLD}
 DROP TRIGGER runs_audit_is_written_by_triggers ON runs_auditentry; {AUDIT_KEPT}
 """

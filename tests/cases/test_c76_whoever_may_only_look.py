@@ -103,7 +103,7 @@ def test_a_viewer_posts_everywhere_and_changes_nothing(scene):
             assert answer.status_code == 403, name
     assert state_of_everything() == before
     refused = LogEntry.objects.order_by("id").values_list("change_message", flat=True)[accounts:]
-    assert len([said for said in refused if said.startswith("refused:")]) == 10
+    assert len([said for said in refused if said.startswith("refused:")]) == 11
     assert all("127.0.0.1" in said for said in refused)
 
 

@@ -38,7 +38,12 @@ def test_the_command_writes_what_is_committed(tmp_path: Path) -> None:
     assert written == {path.name: path.read_text() for path in FOLDER.glob("*.json")}
 
 
-OTHERS = {"approval.reminder", "run.json"}  # a message to people; a file of a bundle
+OTHERS = {
+    "approval.reminder",
+    "run.ended",
+    "operation.uncertain",
+    "run.json",
+}  # messages to people and applications; a file
 FAMILIES = "|".join(sorted({name.rpartition(".")[0] for name in TYPES} - {"memory"}))  # cgroups have files of that name
 PRODUCERS = ("runs", "approvals", "outbox")
 

@@ -146,7 +146,10 @@ async def test_a_stranger_cannot_follow(url, scene):
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_followers_have_no_thread_and_no_connection_each(url, token, scene):
+async def test_followers_have_no_thread_no_connection_and_no_read_each(url, token, scene, monkeypatch):
+    reads: list[tuple] = []
+    read_page = follow.read_page
+    monkeypatch.setattr(follow, "read_page", lambda *given: reads.append(given) or read_page(*given))
     runs = await in_thread(lambda: [make_run(scene.version) for _ in range(5)])
     async with contextlib.AsyncExitStack() as stack:
         lines = [
@@ -154,9 +157,11 @@ async def test_followers_have_no_thread_and_no_connection_each(url, token, scene
         ]
         assert await asyncio.gather(*[take(line, 1) for line in lines]) == [["run.started"]] * FOLLOWERS
         assert threading.active_count() < THREADS_ALLOWED
+        reads.clear()
         for run in runs:
             await in_thread(say, run, "turn.started")
         assert await asyncio.gather(*[take(line, 1) for line in lines]) == [["turn.started"]] * FOLLOWERS
+        assert len(reads) <= FOLLOWERS / 2  # of a run's twenty, those that are rung together read together
     assert await in_thread(Stream.objects.count) == 6
 
 

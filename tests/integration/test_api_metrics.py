@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from django.test import Client
@@ -11,6 +13,7 @@ from kernel_project.metrics import cache
 from tests.api_scene import make_scene
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 SAMPLE = re.compile(r'agent_kernel_[a-z_]+(\{state="[a-z]+"\})? -?[0-9.e+-]+')
 
 
@@ -52,6 +55,24 @@ def test_each_number_is_explained_once():
     explained = re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE)
     assert len(explained) == len(set(explained))
     assert {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"} <= set(explained)
+
+
+def explained() -> set[str]:
+    cache.forget()
+    return set(re.findall(r"^# HELP (\S+) \S", Client().get("/metrics").content.decode(), re.MULTILINE))
+
+
+def test_the_table_in_the_documentation_is_what_is_told():
+    rows = re.findall(r"^\| `([a-z_]+)`", (DOCS / "observing.md").read_text(), re.MULTILINE)
+    assert len(rows) == len(set(rows))
+    assert {f"agent_kernel_{name}" for name in rows} == explained()
+
+
+def test_the_dashboard_asks_for_each_number_and_for_no_other():
+    panels = json.loads((DOCS / "grafana/agent-kernel.json").read_text())["panels"]
+    asked = "\n".join(target["expr"] for panel in panels for target in panel.get("targets", []))
+    assert set(re.findall(r"agent_kernel_[a-z_]+", asked)) == explained()
+    assert len({panel["id"] for panel in panels}) == len(panels)
 
 
 def test_it_is_only_read():

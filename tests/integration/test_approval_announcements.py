@@ -33,8 +33,9 @@ def nothing_left_over(committed):
 
 
 @pytest.fixture
-def hook(monkeypatch):
+def hook(monkeypatch, settings):
     monkeypatch.setenv(SECRET_ENV, SECRET)
+    settings.PRIVATE_HOSTS = ("127.0.0.1",)
     with webhook_server() as server:
         yield server
 

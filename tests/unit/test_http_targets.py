@@ -8,8 +8,9 @@ import socket
 
 import pytest
 
+from kernel_project.primitives.addresses import forbidden, is_named
 from runs.boundary.contracts import NotSent
-from runs.boundary.http_targets import TargetForbidden, checked_target, forbidden, is_named
+from runs.boundary.http_targets import TargetForbidden, checked_target
 
 INSIDE = (
     "127.0.0.1 127.8.9.10 0.0.0.0 10.1.2.3 172.16.0.1 172.31.255.255 192.168.1.1 169.254.169.254 100.64.0.1 192.0.0.8 "
@@ -74,7 +75,7 @@ async def test_a_name_that_does_not_resolve_in_time_was_not_sent(monkeypatch):
     async def never(*_: object, **__: object) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr("runs.boundary.http_targets.RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("kernel_project.primitives.addresses.RESOLVE_SECONDS", 0.05)
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
     with pytest.raises(NotSent, match="was not resolved"):
         await checked_target("http", "slow.example", 80, ())

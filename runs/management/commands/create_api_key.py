@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import getpass
+import os
 from argparse import ArgumentParser
 from datetime import datetime
 from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError
-from django.db import transaction
 
 from kernel_project.primitives.errors import KernelError
 from kernel_project.web.callers import SCOPES
 from runs import keys
-from runs.keeping import audit
 
 
 class Command(BaseCommand):
@@ -29,18 +28,25 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
-            with transaction.atomic():
-                audit.acting(getpass.getuser())
-                made = keys.create(
-                    project=options["project"],
-                    name=options["name"],
-                    scopes=options["scope"],
-                    user=_user(options["user"]),
-                    expires_at=_moment(options["expires"]),
-                )
+            made = keys.create(
+                project=options["project"],
+                name=options["name"],
+                scopes=options["scope"],
+                user=_user(options["user"]),
+                expires_at=_moment(options["expires"]),
+                by=f"command by {_account()}",
+            )
         except KernelError as error:
             raise CommandError(error.message) from None
         self.stdout.write(made[1])
+
+
+def _account() -> str:
+    """The account of the system that runs the command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's number without a name
+        return f"uid {os.getuid()}"
 
 
 def _user(username: str) -> Any:
