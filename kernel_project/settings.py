@@ -129,6 +129,7 @@ TEMPORAL_UI_URL = ENV.temporal_ui_url
 TEMPORALITY_URL = ENV.temporality_url
 TEMPORALITY_TOKEN = ENV.temporality_token
 KERNEL_SOURCE_ID = ENV.kernel_source_id
+RECONCILE_FOUR_EYES = ENV.reconcile_four_eyes
 OUTBOX_KEEP_MONTHS = ENV.outbox_keep_months
 ARTIFACT_URL = ENV.artifact_url
 EXPORT_SIGNING_KEY = ENV.export_signing_key
