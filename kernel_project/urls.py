@@ -13,7 +13,7 @@ urlpatterns = [
     path("api/v1/", api.urls),
     re_path(r"^api/", no_such_path),
     path("healthz", healthz),
-    path("readyz", readyz),
+    path("readyz", readyz, name="readyz"),
     path("metrics", metrics),
 ]
 handler400, handler403, handler404, handler500 = bad_request, permission_denied, not_found, server_error
