@@ -53,13 +53,14 @@ class Figure:
 class Bench:
     """Where a benchmark is, and which parts of the stack it needs."""
 
-    function: str  # module:function, which takes nothing and returns figures
+    function: str  # module:function, which takes nothing, or the number of rows, and returns figures
     services: Collection[str]
     help: str
+    has_size: bool = False
 
-    def load(self) -> Callable[[], list[Figure]]:
+    def load(self) -> Callable[..., list[Figure]]:
         module, _, name = self.function.partition(":")
-        loaded: Callable[[], list[Figure]] = getattr(import_module(module), name)
+        loaded: Callable[..., list[Figure]] = getattr(import_module(module), name)
         return loaded
 
 
@@ -74,6 +75,9 @@ BENCHES = {
     "backlog": Bench("outbox.bench:backlog", ("postgres",), "claims over a big journal and under a held snapshot"),
     "operations": Bench("runs.boundary.bench:bench_operations", ("postgres",), "what intent and outcome cost a call"),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
+    "admin": Bench(
+        "kernel_project.bench_admin:admin", ("postgres",), "the console's pages over millions of rows", has_size=True
+    ),
     "rebuild": Bench("temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew"),
 }
 
