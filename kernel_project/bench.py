@@ -55,13 +55,14 @@ class Figure:
 class Bench:
     """Where a benchmark is, and which parts of the stack it needs."""
 
-    function: str  # module:function, which takes nothing and returns figures
+    function: str  # module:function, which takes nothing, or the number of rows, and returns figures
     services: Collection[str]
     help: str
+    has_size: bool = False
 
-    def load(self) -> Callable[[], list[Figure]]:
+    def load(self) -> Callable[..., list[Figure]]:
         module, _, name = self.function.partition(":")
-        loaded: Callable[[], list[Figure]] = getattr(import_module(module), name)
+        loaded: Callable[..., list[Figure]] = getattr(import_module(module), name)
         return loaded
 
 
@@ -79,6 +80,9 @@ BENCHES = {
     "start_api": Bench("runs.bench_api:start_api", ALL, "runs started over HTTP at 10/s, with the stack running"),
     "api": Bench("runs.bench_api:api", ALL, "reads over HTTP, and 500 who follow runs on one web process"),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
+    "admin": Bench(
+        "kernel_project.bench_admin:admin", ("postgres",), "the console's pages over millions of rows", has_size=True
+    ),
     "rebuild": Bench("temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew"),
 }
 

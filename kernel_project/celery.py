@@ -41,6 +41,7 @@ app.conf.update(
         "forget old news": _tick("runs.forget_old_news", 3600.0),
         "sweep sandboxes": _tick("runs.sweep_sandboxes", 30.0),
         "look over there": _tick("outbox.look_over_there", 5.0),
+        "sample lag": _tick("outbox.sample_lag", 15.0),
         "seal audit": _tick("runs.seal_audit", 5.0),
         "sweep artifacts": _tick("runs.sweep_artifacts", 3600.0),
         "purge": _tick("runs.purge", 3600.0),

@@ -71,6 +71,7 @@ UNFOLD: dict[str, Any] = {
                     _item("Parked events", "inventory_2", "outbox_parkedevent"),
                     _item("Destinations", "cloud_upload", "outbox_destination"),
                     _item("Publishers", "ecg_heart", "outbox_publisherheartbeat"),
+                    _item("Periodic jobs", "schedule", "outbox_periodicjob"),
                 ],
             },
             {

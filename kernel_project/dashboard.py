@@ -8,18 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, User
-from django.db import Error, connection, transaction
+from django.db import Error, connections, transaction
 from django.http import HttpRequest
 from django.urls import reverse
 
+from kernel_project import lag_chart, services_health
+from kernel_project.lag_chart import Chart
 from kernel_project.primitives.clock import now
 from kernel_project.templatetags.kernel import duration, grouped
+from outbox import jobs, lag_history
 from outbox import selectors as outbox
 from runs import dashboard_selectors as reads
 from runs.boundary import sandbox_upkeep
 from runs.dashboard_selectors import Queue
 from runs.models import Run, SandboxReport
+from temporality import troubles as store
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +60,7 @@ class Card:
     total: str = ""
     error: str = ""
     empty: str = ""
+    chart: Chart | None = None
 
 
 Reader = Callable[[], Card]
@@ -69,12 +75,14 @@ class Spec:
     title: str
     permission: str
     read: Reader
+    database: str = "default"
     link: Callable[[], str] = field(default=lambda: reverse("admin:index"))
 
 
 def cards(user: User | AnonymousUser) -> dict[str, Card]:
     """The cards that this person may see."""
-    return {spec.name: _read(spec) for spec in CARDS if user.has_perm(spec.permission)}
+    here = [spec for spec in CARDS if spec.database in settings.DATABASES]  # the event store may be another's
+    return {spec.name: _read(spec) for spec in here if user.has_perm(spec.permission)}
 
 
 def frame() -> dict[str, Any]:
@@ -103,16 +111,16 @@ def _badge(request: HttpRequest, permission: str, count: Callable[[], int]) -> s
 
 def _read(spec: Spec) -> Card:
     try:
-        return _in_time(spec.read)
+        return _in_time(spec.read, spec.database)
     except Error as error:
         logger.warning("the home page's card %s could not be read: %s", spec.name, type(error).__name__)
         sentence = "The database did not answer this card in time. It will be asked again."
         return Card(spec.name, spec.title, spec.link(), error=sentence)
 
 
-def _in_time(read: Callable[[], T]) -> T:
-    with transaction.atomic():
-        with connection.cursor() as cursor:
+def _in_time(read: Callable[[], T], database: str = "default") -> T:
+    with transaction.atomic(using=database):
+        with connections[database].cursor() as cursor:
             cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(CARD_TIMEOUT_MILLISECONDS)])
         return read()
 
@@ -146,7 +154,8 @@ def _lag() -> Card:
         ),
     ]
     notice, notice_tone = _lag_notice(lag)
-    return Card("lag", "Outbox", _list("outbox_stream"), numbers, notice=notice, notice_tone=notice_tone)
+    chart = lag_chart.draw(lag_history.last_hour())
+    return Card("lag", "Outbox", _list("outbox_stream"), numbers, notice=notice, notice_tone=notice_tone, chart=chart)
 
 
 def _lag_notice(lag: outbox.Lag) -> tuple[str, str]:
@@ -265,7 +274,7 @@ def _failing() -> Card:
 def _sandbox() -> Card:
     machines = sandbox_upkeep.living_reports()
     wanting = [one for one in machines if one.unavailable]
-    link = _list("runs_operation")
+    link = _list("runs_sandboxreport")
     numbers = [
         Number("machines run commands", grouped(len(machines) - len(wanting)), link, "good" if machines else "idle"),
         Number("machines cannot", grouped(len(wanting)), link, "bad" if wanting else "idle"),
@@ -285,7 +294,49 @@ def _sandbox_notice(machines: Sequence[SandboxReport], wanting: Sequence[Sandbox
     return "; ".join(sorted({one.sentence for one in machines})), "good"
 
 
+def _health() -> Card:
+    """Every service with a word. Those outside the database are asked beside the page, and never hold it up."""
+    lag, late = outbox.lag(), [job for job in jobs.all_jobs() if job.overdue]
+    publisher = _list("outbox_publisherheartbeat")
+    words = {"PostgreSQL": "ok", **services_health.outside.words()}
+    words["Publisher"] = "publishes nothing" if lag.publisher_late else "ok"
+    words["Event store"] = f"{lag.destination_failures} failures in a row" if lag.destination_failures else "ok"
+    words["Periodic jobs"] = f"{len(late)} overdue" if late else "ok"
+    machines = len(sandbox_upkeep.living_reports())
+    words["Workers"] = "ok" if machines else "none has reported"
+    links = {"Publisher": publisher, "Event store": _list("outbox_destination"), "Workers": _list("runs_sandboxreport"),
+             "Periodic jobs": _list("outbox_periodicjob")}  # fmt: skip
+    notes = {"Workers": f"on {machines} machines" if machines != 1 else "on 1 machine"} if machines else {}
+    numbers = [
+        Number(name, word, links.get(name, reverse("readyz")), _health_tone(word), notes.get(name, ""))
+        for name, word in words.items()
+    ]
+    return Card("health", "Services", reverse("readyz"), numbers)
+
+
+def _health_tone(word: str) -> str:
+    return {"ok": "good", "is being asked": "idle"}.get(word, "bad")
+
+
+def _store() -> Card:
+    """What the event store, if it is ours, could not take as it came. Zero is what one wants to see."""
+    found = store.troubles()
+    gaps = _list("temporality_progress")
+    numbers = [
+        _trouble("conflicts", found.conflicts, _list("temporality_conflict"), "bad"),
+        _trouble("quarantined", found.quarantined, _list("temporality_pending", state="quarantined"), "bad"),
+        _trouble("wait for a parent", found.waiting, _list("temporality_pending", state="waiting"), "warn"),
+        _trouble("runs with a gap", found.gaps, gaps, "warn"),
+    ]
+    return Card("store", "Taken in by the event store", _list("temporality_event"), numbers)
+
+
+def _trouble(title: str, count: int, link: str, tone: str) -> Number:
+    return Number(title, _at_least(count, count >= store.COUNTED_MAX), link, tone if count else "good")
+
+
 CARDS = (
+    Spec("health", "Services", "outbox.view_stream", _health),
     Spec("lag", "Outbox", "outbox.view_stream", _lag),
     Spec("approvals", "Approvals", "approvals.view_approval", _approvals),
     Spec("uncertain", "Uncertain operations", "runs.view_operation", _uncertain),
@@ -293,5 +344,6 @@ CARDS = (
     Spec("waiting", "Runs that wait", "runs.view_run", _waiting),
     Spec("failing", "Failing runs", "runs.view_run", _failing),
     Spec("delivery", "Event store", "outbox.view_stream", _delivery),
+    Spec("store", "Taken in by the event store", "temporality.view_event", _store, "temporality"),
     Spec("sandbox", "Sandbox", "runs.view_operation", _sandbox),
 )

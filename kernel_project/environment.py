@@ -71,6 +71,7 @@ class Environment(BaseSettings):
     temporality_token: str = ""
     temporality_pool_max: int = Field(default=10, ge=1, le=500)
     kernel_source_id: str = ""
+    reconcile_four_eyes: bool = False
     outbox_keep_months: int = Field(default=0, ge=0, le=1_200)
     artifact_url: str = ""
     artifact_keys: str = ""

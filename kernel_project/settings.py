@@ -137,6 +137,7 @@ KERNEL_CHILDREN_MAX = ENV.kernel_children_max
 TEMPORALITY_URL = ENV.temporality_url
 TEMPORALITY_TOKEN = ENV.temporality_token
 KERNEL_SOURCE_ID = ENV.kernel_source_id
+RECONCILE_FOUR_EYES = ENV.reconcile_four_eyes
 OUTBOX_KEEP_MONTHS = ENV.outbox_keep_months
 ARTIFACT_URL = ENV.artifact_url
 ARTIFACT_KEYS = ENV.artifact_keys

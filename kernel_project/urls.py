@@ -15,7 +15,7 @@ urlpatterns = [
     path("api/v1/", api.urls),
     re_path(r"^api/", no_such_path),
     path("healthz", healthz),
-    path("readyz", readyz),
+    path("readyz", readyz, name="readyz"),
     path("metrics", metrics),
     path("temporal/codec/encode", temporal_codec, {"direction": "encode"}),
     path("temporal/codec/decode", temporal_codec, {"direction": "decode"}),

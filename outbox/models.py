@@ -192,3 +192,15 @@ class PeriodicJob(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class LagSample(models.Model):
+    """How far the event store was behind at one moment of the last hour. A ring: see lag_history."""
+
+    slot = models.SmallIntegerField(primary_key=True)
+    at = models.DateTimeField()
+    pending = models.BigIntegerField()
+    oldest_seconds = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"{self.at}: {self.pending}"

@@ -6,7 +6,7 @@ from celery import shared_task
 from django.conf import settings
 from django.db import connection, transaction
 
-from outbox import partitions, retention, seen
+from outbox import lag_history, partitions, retention, seen
 from outbox.destination import EventStore
 from outbox.publisher import Publisher
 
@@ -29,6 +29,12 @@ def publish() -> int:
 def look_over_there() -> int:
     """Ask the event store how far it has the runs that moved."""
     return seen.look()
+
+
+@shared_task(name="outbox.sample_lag", ignore_result=True)
+def sample_lag() -> None:
+    """Keep the lag as it is now, for the chart of the last hour."""
+    lag_history.note()
 
 
 @shared_task(name="outbox.make_partitions", ignore_result=True)

@@ -20,7 +20,7 @@ from django.views.decorators.http import require_safe
 
 from kernel_project.admin import ChoiceFilter, FactAdmin, badge, cell, moment, wide_cell
 from kernel_project.visible_text import shown
-from temporality import run_page
+from temporality import generations, run_page
 from temporality.models import Conflict, Edge, Event, Head, Item, Pending, Progress, Projector, Token
 from temporality.projection.folds import STATUSES
 
@@ -58,7 +58,7 @@ class LiveAdmin(StoreAdmin):
     """Rows of the projection that is read now; those of a rebuild are not shown."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).filter(generation=run_page.live())
+        return super().get_queryset(request).filter(generation=generations.live())
 
 
 @admin.register(Event)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from django.db.models import QuerySet
 from django.urls import reverse
@@ -11,6 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from kernel_project.admin import badge, cell, moment, wide_cell
+from temporality.generations import live
 from temporality.models import Event, Item, Pending, Projector
 
 NUMBERED_MAX = 500  # events of one page, from the run's beginning; the inbox has the rest
@@ -25,11 +25,6 @@ def items_of_run(project: str, run: str) -> QuerySet[Item]:
     return Item.objects.filter(
         generation__in=live(), project=project, kind=Item.Kind.RUN, source_id__in=sources, key=run
     ).order_by("source_id")
-
-
-def live() -> QuerySet[Projector, Any]:
-    """The generation that is read now, as a subquery."""
-    return Projector.objects.filter(state=Projector.State.LIVE).values("generation")[:1]
 
 
 def timeline(item: Item) -> SafeString:

@@ -131,14 +131,18 @@ def waiting_run(
 
 
 def uncertain_run(
-    project: Project | None = None, tool: str = "transfer", error: str = "read timed out after 30 s", **arguments: Any
+    project: Project | None = None,
+    tool: str = "transfer",
+    error: str = "read timed out after 30 s",
+    by: str = "billing-service",
+    **arguments: Any,
 ) -> Operation:
     """A run whose one call is uncertain and has no probe."""
     project = project or make_project()
     if not project.tool_set.filter(name=tool).exists():
         make_scene_tools(project, **{tool: {"effect": "write", "idempotent_for_seconds": 60}})
     version = make_agent(project, [says("done")], [tool])
-    [operation] = turn(begin(version), 1, calls=[(tool, arguments or {"amount": 7})])
+    [operation] = turn(begin(version, by=by), 1, calls=[(tool, arguments or {"amount": 7})])
     lose(operation, error)
     operation.refresh_from_db()
     return operation

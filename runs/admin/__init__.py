@@ -1,3 +1,3 @@
 """The runs' pages of the operator's console."""
 
-from runs.admin import definitions, holds, keys, operations, runs  # noqa: F401  registers the pages
+from runs.admin import definitions, holds, keys, machines, operations, runs  # noqa: F401  registers the pages

@@ -24,7 +24,7 @@ from kernel_project.visible_text import hidden_count
 from outbox.contracts import Actor
 from runs import dashboard_selectors as reads
 from runs.admin.runs import READ_BODIES, is_scripted
-from runs.boundary import artifacts, compensation, reconcile
+from runs.boundary import artifacts, compensation, reconcile, second_person
 from runs.loop import compensations
 from runs.models import Artifact, Operation
 
@@ -191,6 +191,8 @@ def _page(request: HttpRequest, operation: Operation) -> dict[str, Any]:
     hidden = reads.Body(problem="you may not read bodies")
     arguments = reads.body(operation.run_id, operation.arguments_digest) if may_read else hidden
     uncertain = operation.state == Operation.State.UNCERTAIN
+    reconciles = uncertain and request.user.has_perm(RECONCILE)
+    barred = second_person.why_not(operation, request.user.get_username()) if reconciles else ""
     undone = compensation.of(operation.id)
     return {
         "operation": operation,
@@ -204,8 +206,9 @@ def _page(request: HttpRequest, operation: Operation) -> dict[str, Any]:
         "lines": reads.events_of(operation),
         "twins": reads.twins_of(operation),
         "uncertain": uncertain,
-        "may_resolve": uncertain and request.user.has_perm(RECONCILE),
-        "may_probe": uncertain and operation.probes and request.user.has_perm(RECONCILE),
+        "may_resolve": reconciles and not barred,
+        "barred": barred,
+        "may_probe": reconciles and operation.probes,
         "compensations": undone,
         "still_stands": bool(undone) and not any(call and compensation.is_done(call) for _, call in undone),
         "may_compensate": request.user.has_perm(COMPENSATE) and _can_be_undone(operation),

@@ -17,7 +17,7 @@ from kernel_project.primitives.sql import load
 from outbox import services as outbox
 from outbox.contracts import KERNEL, Actor
 from runs import signals
-from runs.boundary import artifacts, journal
+from runs.boundary import artifacts, journal, second_person
 from runs.boundary.contracts import EffectResult, ProbeAnswer, ProbeVerdict
 from runs.boundary.results import Packed, pack
 from runs.models import Artifact, News, Operation, Run
@@ -49,7 +49,8 @@ def resolve(
     """Write a person's verdict on an uncertain operation: occurred, none or unknown.
 
     Raises NotFound for an absent or foreign operation, Conflict if it is not uncertain (any more), Invalid for an
-    unknown verdict, a missing note, one over NOTE_BYTES_MAX, or evidence over EVIDENCE_BYTES_MAX. `result` is what the
+    unknown verdict, a missing note, one over NOTE_BYTES_MAX, or evidence over EVIDENCE_BYTES_MAX, Forbidden for who
+    wanted the effect where the second-person rule is in force. `result` is what the
     model is told of an effect that occurred; `evidence` is kept as an artifact that the verdict's event names.
     """
     _check(verdict, note, evidence)
@@ -59,6 +60,7 @@ def resolve(
         operation = Operation.objects.filter(id=operation_id, project_id=project).first()
         if operation is None:
             raise NotFound("there is no such operation")
+        second_person.check(operation, by.id)
         if proof is not None:
             artifacts.claim(operation.run_id, Artifact.Kind.LOG, [proof])
         return _reconcile(operation, verdict, by, note, packed, proof.digest if proof else "")

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from kernel_project.admin import ROWS_LISTED_MAX
+from kernel_project.admin import ROWS_LISTED_MAX, ROWS_PER_PAGE
 from kernel_project.primitives.ids import new_id
 from outbox.models import Event
 from runs.models import Operation, Run
@@ -132,7 +132,7 @@ BIG = ("runs_run", "runs_operation", "outbox_stream", "outbox_event")
 def test_a_list_its_last_page_and_the_link_to_all(root, name):
     address = reverse(f"admin:{name}_changelist")
     assert str(ROWS_LISTED_MAX) in look(root, address).replace(",", "").replace("\u202f", "")
-    look(root, address, p=str(ROWS_LISTED_MAX // 50))
+    look(root, address, p=str(ROWS_LISTED_MAX // ROWS_PER_PAGE))
     assert root.get(address, {"all": ""}).status_code == 200
     look(root, address, all="")
 

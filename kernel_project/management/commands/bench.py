@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from kernel_project.bench import BENCHES, Figure, machine
 
 SECONDS_MAX = 3_600.0
+ROWS_MAX = 100_000_000  # what a disk may be expected to hold
 
 
 class Command(BaseCommand):
@@ -20,14 +21,20 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", choices=sorted(BENCHES))
         parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+        sized = ", ".join(name for name, bench in BENCHES.items() if bench.has_size)
+        parser.add_argument("--rows", type=_rows, help=f"of {sized} only: how many rows to measure over")
         parser.add_argument(
             "--running", action="store_true", help="on the stack of the environment, not one of its own"
         )
 
-    def handle(self, *, name: str, running: bool, **options: Any) -> None:
+    def handle(self, *, name: str, running: bool, rows: int | None, **options: Any) -> None:
+        if rows and not BENCHES[name].has_size:
+            raise CommandError(f"bench {name} takes no --rows")
+        sized = {"rows": rows} if rows else {}
         if not running:
-            return self._on_own_stack(name, as_json=options["json"])
-        figures = BENCHES[name].load()()
+            words = [*(["--json"] if options["json"] else []), *(["--rows", str(rows)] if rows else [])]
+            return self._on_own_stack(name, words)
+        figures = BENCHES[name].load()(**sized)
         if options["json"]:
             report = {"bench": name, "machine": machine(), "figures": [figure.as_json() for figure in figures]}
             self.stdout.write(json.dumps(report))
@@ -37,12 +44,11 @@ class Command(BaseCommand):
             raise CommandError(f"below the bar: {', '.join(missed)}")
         return None
 
-    def _on_own_stack(self, name: str, *, as_json: bool) -> None:
+    def _on_own_stack(self, name: str, options: list[str]) -> None:
         from kernel_project.devstack.stack import running
 
         with running(services=BENCHES[name].services) as stack:
-            words = ["bench", name, "--running", *(["--json"] if as_json else [])]
-            done = stack.manage(*words, seconds_max=SECONDS_MAX)
+            done = stack.manage("bench", name, "--running", *options, seconds_max=SECONDS_MAX)
         self.stdout.write(done.stdout.rstrip("\n"))
         sys.stderr.write(done.stderr)
         if done.returncode:
@@ -59,3 +65,10 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"{figure.name:<32}{figure.value:>12.1f} {figure.unit:<10}{figure.bar:<12}{verdict:<7}{beside}".rstrip()
             )
+
+
+def _rows(text: str) -> int:
+    rows = int(text)
+    if not 1 <= rows <= ROWS_MAX:
+        raise ValueError(f"the rows must be between 1 and {ROWS_MAX}")
+    return rows
