@@ -32,13 +32,12 @@ doctor: $(SYNCED)  ## what is reachable, what is not, and what to do
 test: $(SYNCED)  ## all tests, on real servers
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
 
-check: $(SYNCED)  ## style, types, import rules, Django's checks, missing migrations
+check: $(SYNCED)  ## style, types, import rules, Django's checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py check
-	$(BIN)/python manage.py makemigrations --check --dry-run
 
 bench: $(SYNCED)  ## measure, beside limits measured in the same run: make bench ARGS="append --json"
 	@$(BIN)/python manage.py bench $(ARGS)
