@@ -83,7 +83,9 @@ BENCHES = {
     "admin": Bench(
         "kernel_project.bench_admin:admin", ("postgres",), "the console's pages over millions of rows", has_size=True
     ),
-    "rebuild": Bench("temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew"),
+    "rebuild": Bench(
+        "temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew", has_size=True
+    ),
 }
 
 

@@ -39,9 +39,24 @@ def bench_ingest() -> list[Figure]:
     return [Figure("ingest_per_s", rate, "events/s", at_least=6_000, beside={"copy_rows_per_s": copied})]
 
 
-def bench_rebuild() -> list[Figure]:
-    """The projection of everything in the store, built anew beside the one that is read, and compared with it."""
-    _post_all(sample_events(REBUILD_EVENTS))
+def bench_rebuild(rows: int = REBUILD_EVENTS) -> list[Figure]:
+    """The projection of everything in the store, built anew beside the one that is read, and compared with it; of more
+    `rows` also how the rate at that size stands to that of the first.
+    """
+    rate, read = _rebuilt(REBUILD_EVENTS)
+    figures = [Figure("rebuild_per_s", rate, "events/s", at_least=20_000, beside={"plain_read_rows_per_s": read})]
+    if rows > REBUILD_EVENTS:
+        large, read = _rebuilt(rows - REBUILD_EVENTS)
+        beside = {"rebuild_per_s": large, "plain_read_rows_per_s": read}
+        about = f"of {rows:,} events to {REBUILD_EVENTS:,}"
+        figures.append(Figure("rebuild_rate_ratio", large / rate, "", at_least=0.8, beside=beside, about=about))
+    return figures
+
+
+def _rebuilt(more: int) -> tuple[float, float]:
+    """Add events and rebuild all that are there: events per second, and rows of them that are merely read."""
+    for at in range(0, more, REBUILD_EVENTS):
+        _post_all(sample_events(min(REBUILD_EVENTS, more - at)))
     with psycopg.connect(database_url(settings.DATABASES), autocommit=True) as connection:
         _settle(connection)
         started = time.perf_counter()
@@ -49,8 +64,7 @@ def bench_rebuild() -> list[Figure]:
         seconds = time.perf_counter() - started
         read = _read_rate(connection)
     assert found.is_equal, "the rebuilt projection differs from the live one"
-    rate = found.events / seconds
-    return [Figure("rebuild_per_s", rate, "events/s", at_least=20_000, beside={"plain_read_rows_per_s": read})]
+    return found.events / seconds, read
 
 
 def sample_events(count: int) -> list[str]:
