@@ -9,6 +9,8 @@ WHERE r.project_id = %(project)s AND r.id > %(after)s::uuid AND r.state IN ('com
       SELECT FROM runs_operation o JOIN runs_run c ON c.compensates_id = o.id
       WHERE o.run_id = r.id AND c.state NOT IN ('completed', 'failed', 'cancelled')
   )
+  -- how a child ended is taken up by the call that it was for
+  AND NOT EXISTS (SELECT FROM runs_operation o WHERE o.id = r.parent_operation_id AND o.state = 'dispatched')
   AND r.ended_at < clock_timestamp() - make_interval(days => %(days)s::int)
   AND NOT EXISTS (
       SELECT FROM runs_hold h WHERE h.project = r.project_id AND h.released_at IS NULL

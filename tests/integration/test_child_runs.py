@@ -242,6 +242,16 @@ class TestWithAWorker:
         event = Event.objects.get(run_id=run.id, type="delegation.completed")
         assert str(one.id) in event.envelope
 
+    def test_a_rule_may_ask_a_person_before_another_agent_begins(self, project):
+        agent = helper(project, [says("found")])
+        rule(project, f"agent/{agent}", "require")
+        run = parent_of(project, agent)
+        [gated] = waits(run, "awaiting_approval")
+        assert not Run.objects.filter(parent_id=run.id).exists()
+        decide(gated, "approve")
+        assert ended(run).state == "completed"
+        assert child(run).state == "completed"
+
     def test_a_child_that_waits_is_named_and_its_parent_may_go_on_in_new_executions(self, project, monkeypatch):
         monkeypatch.setattr(workflows, "HISTORY_EVENTS_MAX", 16)
         run = parent_of(project, helper(project, [calls(call("gated", text="a")), says("found")], ["gated"]))
