@@ -70,6 +70,7 @@ BENCHES = {
     ),
     "latency": Bench("outbox.bench:latency", ("postgres", "temporality"), "commit to acknowledged at 200 events/s"),
     "runs": Bench("runs.bench:runs", ("postgres", "temporal"), "runs beside bare Temporal workflows"),
+    "long": Bench("runs.bench_long:long", ("postgres", "temporal"), "a run of 1,000 calls and a 20 MB result"),
     "decision": Bench("runs.bench_decisions:decision", ("postgres", "temporal"), "from a person's yes to the dispatch"),
     "backlog": Bench("outbox.bench:backlog", ("postgres",), "claims over a big journal and under a held snapshot"),
     "operations": Bench("runs.boundary.bench:bench_operations", ("postgres",), "what intent and outcome cost a call"),

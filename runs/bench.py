@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 from django.conf import settings
 from temporalio.client import Client
@@ -14,6 +15,7 @@ from temporalio.worker import Worker
 from kernel_project.bench import Figure
 from kernel_project.primitives import ids
 from kernel_project.primitives.canonical import canonical_json, sha256_hex
+from runs.bench_wall_time import where_the_time_goes
 from runs.bench_worker import working
 from runs.bench_workflow import Bare, nothing
 from runs.boundary.contracts import Dispatch
@@ -41,7 +43,7 @@ def runs() -> list[Figure]:
     """Ten turns of one model and one tool call, alone and thirty at a time."""
     _register()
     with working(_workers):
-        alone, at_once = asyncio.run(_measure())
+        alone, at_once, spent = asyncio.run(_measure())
     return [
         Figure(
             "ratio_to_bare_temporal", alone["kernel"] / alone["bare"], "ratio", at_most=1.0,
@@ -50,6 +52,10 @@ def runs() -> list[Figure]:
         Figure(
             "throughput_ratio_to_bare", at_once["kernel"] / at_once["bare"], "ratio", at_least=0.8,
             beside={"kernel_runs_per_s": at_once["kernel"], "bare_runs_per_s": at_once["bare"]},
+        ),
+        Figure(
+            "wall_time_of_a_run", sum(spent.values()), "ms", beside=spent,
+            about="the parts of one run alone, means; a local tool runs within the workflow's tasks",
         ),
     ]  # fmt: skip
 
@@ -87,8 +93,8 @@ def _workers(client: Client) -> list[Worker]:
     return [make_worker(client, QUEUE), bare]
 
 
-async def _measure() -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of one run alone (the median), and runs per second at thirty at a time (the best round of each)."""
+async def _measure() -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Seconds of one run alone (the median), runs per second at thirty at a time, and where the time of one goes."""
     settings.TEMPORAL_TASK_QUEUE = QUEUE
     client = await connect()
     both: dict[str, One] = {"kernel": _kernel_run, "bare": _bare_run}
@@ -98,6 +104,7 @@ async def _measure() -> tuple[dict[str, float], dict[str, float]]:
     for _ in range(ALONE_ROUNDS):
         for name, one in both.items():
             alone[name].append(await _seconds(one(client)))
+    spent = await where_the_time_goes(client, await in_thread(_latest, ALONE_ROUNDS))
     rates: dict[str, list[float]] = {name: [] for name in both}
     for _ in range(AT_ONCE_ROUNDS):
         for name, one in both.items():
@@ -106,7 +113,12 @@ async def _measure() -> tuple[dict[str, float], dict[str, float]]:
     return (
         {name: statistics.median(seconds) for name, seconds in alone.items()},
         {name: statistics.median(found) for name, found in rates.items()},
+        spent,
     )
+
+
+def _latest(count: int) -> list[UUID]:
+    return list(Run.objects.filter(project_id="bench").order_by("-id").values_list("id", flat=True)[:count])
 
 
 async def _seconds(work: Awaitable[object]) -> float:
