@@ -29,6 +29,7 @@ from tests.kernel import (  # fmt: skip
     make_project,
     make_tool,
     read,
+    rule,
     said,
     says,
     states,
