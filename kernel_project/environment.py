@@ -80,6 +80,7 @@ class Environment(BaseSettings):
     sandbox_image: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     kernel_traces_url: str = ""
+    kernel_live_tokens: bool = False
     log_format: Literal["text", "json"] = "text"
 
     @field_validator(*FORMS)

@@ -137,6 +137,7 @@ WORKSPACE_ROOT = Path(ENV.workspace_root)
 PUBLIC_URL = ENV.kernel_public_url.rstrip("/")
 EMAIL_URL = ENV.kernel_email_url
 EMAIL_FROM = ENV.kernel_email_from
+LIVE_TOKENS = ENV.kernel_live_tokens
 TRACES_URL = ENV.kernel_traces_url
 PRIVATE_HOSTS = tuple(host for host in ENV.kernel_private_hosts.split(",") if host)
 SANDBOX_DRIVER = ENV.sandbox_driver

@@ -16,6 +16,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from kernel_project.primitives import logs
+from runs.boundary import live
 from runs.boundary import perform as boundary
 from runs.boundary.models import port
 from runs.boundary.models.errors import ModelError
@@ -101,7 +102,8 @@ async def think(asked: ThinkInput) -> Thought:
         if isinstance(step, Thought):
             return step
         try:
-            answer = await port.ask(step.request)
+            async with live.speaking(asked.run_id, asked.turn):
+                answer = await port.ask(step.request)
         except ModelError as error:
             return await to_the_end(turns.fail_turn, asked, step, error)
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from kernel_project.primitives import traces
-from runs.boundary import sandbox_upkeep
+from runs.boundary import live, sandbox_upkeep
 from runs.boundary.effects import python
 from runs.boundary.mcp_sessions import close_sessions
 from runs.boundary.models import port
@@ -63,6 +63,7 @@ async def work() -> None:
         logger.info("worker stopping; waiting for activities at most %s", DRAIN)
     await close_sessions()
     await port.aclose()
+    await live.aclose()
     traces.end()
 
 
