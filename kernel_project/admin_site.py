@@ -11,7 +11,7 @@ from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_safe
 
-from kernel_project import dashboard
+from kernel_project import dashboard, oidc
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite as Base
@@ -27,7 +27,7 @@ class OversightSite(Base):
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         # without colours in the context unfold writes no inline style: ours stand in static/kernel/theme.css
-        return super().each_context(request) | {"colors": None}
+        return super().each_context(request) | {"colors": None, "oidc_url": oidc.login_address()}
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         cards = dashboard.cards(request.user)

@@ -38,6 +38,7 @@ FORMS = {
     "kernel_public_url": (r"https?://[^\s/?#]+(/[^\s?#]*)?", "https://kernel.example.org"),
     "kernel_email_url": (r"smtps?://[^\s/]+/?(\?tls=none)?", "smtp://user:password@host:587"),
     "kernel_private_hosts": (r"[^\s,*/]+(,[^\s,*/]+)*", "hooks.internal,10.0.0.7:8443"),
+    "kernel_oidc_issuer": (r"https?://[^\s/?#]+(/[^\s?#]*)?", "https://login.example.org/realms/main"),
     "kernel_traces_url": (r"https?://[^\s/]\S*", "http://host:4318/v1/traces"),
     "sandbox_image": (r"[a-z0-9][A-Za-z0-9._/:@-]*", "registry.example.org/tools:1"),
     "kernel_source_id": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "my-installation: letters, digits, dots and hyphens"),
@@ -82,6 +83,9 @@ class Environment(BaseSettings):
     kernel_faults: str = ""
     kernel_model: str = ""
     kernel_public_url: str = ""
+    kernel_oidc_issuer: str = ""
+    kernel_oidc_client_id: str = ""
+    kernel_oidc_client_secret: str = ""
     kernel_email_url: str = ""
     kernel_private_hosts: str = ""
     kernel_email_from: str = "agent-kernel@localhost"
@@ -90,6 +94,7 @@ class Environment(BaseSettings):
     sandbox_image: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     kernel_traces_url: str = ""
+    kernel_live_tokens: bool = False
     log_format: Literal["text", "json"] = "text"
 
     @field_validator(*FORMS)
@@ -116,6 +121,10 @@ class Environment(BaseSettings):
             raise ValueError(
                 "set KERNEL_BUILD_ID: with KERNEL_WORKER_VERSIONING=true Temporal tells builds apart by it"
             )
+        if self.kernel_oidc_issuer and not (self.kernel_oidc_client_id and self.kernel_oidc_client_secret):
+            raise ValueError("set KERNEL_OIDC_CLIENT_ID and KERNEL_OIDC_CLIENT_SECRET beside KERNEL_OIDC_ISSUER")
+        if self.kernel_mode == "production" and self.kernel_oidc_issuer.startswith("http:"):
+            raise ValueError("KERNEL_OIDC_ISSUER must begin with https:// in production")
         return self
 
     @model_validator(mode="after")

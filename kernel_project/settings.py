@@ -8,7 +8,7 @@ from typing import Any
 import dj_database_url
 from psycopg_pool import ConnectionPool
 
-from kernel_project import environment
+from kernel_project import environment, oidc
 from kernel_project.console import UNFOLD as UNFOLD
 from kernel_project.devstack.layout import Layout
 from kernel_project.primitives import logs
@@ -146,6 +146,8 @@ WORKSPACE_ROOT = Path(ENV.workspace_root)
 PUBLIC_URL = ENV.kernel_public_url.rstrip("/")
 EMAIL_URL = ENV.kernel_email_url
 EMAIL_FROM = ENV.kernel_email_from
+LIVE_TOKENS = ENV.kernel_live_tokens
+OIDC_ISSUER = ENV.kernel_oidc_issuer
 TRACES_URL = ENV.kernel_traces_url
 PRIVATE_HOSTS = tuple(host for host in ENV.kernel_private_hosts.split(",") if host)
 SANDBOX_DRIVER = ENV.sandbox_driver
@@ -155,3 +157,10 @@ KERNEL_FAULTS = ENV.kernel_faults
 KERNEL_TOOL_MODULES = [module for module in ENV.kernel_tool_modules.split(",") if module]
 
 LOGGING = logs.configuration(ENV.log_level, ENV.log_format)
+
+if OIDC_ISSUER:
+    INSTALLED_APPS += oidc.APPS
+    MIDDLEWARE += oidc.MIDDLEWARE
+    globals().update(
+        oidc.configuration(OIDC_ISSUER, ENV.kernel_oidc_client_id, ENV.kernel_oidc_client_secret, production=PRODUCTION)
+    )

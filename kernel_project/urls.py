@@ -3,6 +3,7 @@
 from django.contrib import admin
 from django.urls import path, re_path
 
+from kernel_project import oidc
 from kernel_project.api import api
 from kernel_project.metrics import metrics
 from kernel_project.readiness import healthz, readyz
@@ -12,6 +13,7 @@ from kernel_project.web.temporal_codec import temporal_codec
 admin.autodiscover()
 urlpatterns = [
     path("admin/", admin.site.urls),
+    *oidc.urls(),
     path("api/v1/", api.urls),
     re_path(r"^api/", no_such_path),
     path("healthz", healthz),

@@ -110,6 +110,9 @@ class EventQuery(BaseModel):
 
     after: QueryInteger = Field(default=0, ge=0, le=INTEGER_MAX, description="The last sequence already seen.")
     limit: QueryInteger = Field(default=EVENTS_DEFAULT, ge=1, le=EVENTS_MAX)
+    tokens: Literal["true"] | None = Field(
+        default=None, description="In a stream: also what the model says while it says it. Needs `artifacts:read`."
+    )
 
 
 class RunStarted(Answer):

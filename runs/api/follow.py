@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
@@ -18,17 +19,22 @@ from uuid import UUID
 
 from asgiref.sync import SyncToAsync
 from django.db import DatabaseError, connection
+from redis.asyncio.client import PubSub
+from redis.exceptions import RedisError
 
 from kernel_project.primitives.errors import Unavailable
 from runs import selectors
 from runs.api import answers
 from runs.api.contracts import EventPage
+from runs.boundary import live
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25  # how late a follower may learn of an event
 FOLLOWERS_MAX = 1_000  # of one web process
 EVENTS_PER_PAGE = 100
+WORDS_WAITING_MAX = 200  # messages for a follower who is slow; the oldest are lost
+WORDS_BYTES_MAX = 64 * 1024  # of one message; ours are far smaller
 READERS_MAX = 4  # pages that are read at the same time; the others wait in line
 SILENCE_SECONDS = 15.0  # then a comment keeps proxies from closing the line
 FOLLOW_SECONDS_MAX = 900.0  # then the client comes back with Last-Event-ID, and its key is looked at again
@@ -47,11 +53,14 @@ class Told:
 
 @dataclass(eq=False)
 class Follower:
-    """One open line: what it was sent last, and a bell for news."""
+    """One open line: what it was sent last, words that wait for it, and a bell for either."""
 
     run_id: UUID
     sent: int
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    listens: bool = False  # to what the model says while it says it
+    behind: bool = True  # there may be events that it was not sent
+    words: deque[bytes] = field(default_factory=lambda: deque(maxlen=WORDS_WAITING_MAX))
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Followers:
@@ -61,6 +70,7 @@ class Followers:
         self.open: set[Follower] = set()
         self.readers = asyncio.Semaphore(READERS_MAX)
         self._looking: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._reading: dict[tuple[UUID, int], asyncio.Task[Told]] = {}
 
     def check_room(self) -> None:
@@ -69,12 +79,14 @@ class Followers:
             raise Unavailable("too many followers; read the events in pages", code="too_many_followers")
 
     @contextlib.contextmanager
-    def place(self, run_id: UUID, sent: int) -> Iterator[Follower]:
+    def place(self, run_id: UUID, sent: int, *, listens: bool = False) -> Iterator[Follower]:
         """A follower for as long as the block lasts."""
-        follower = Follower(run_id, sent)
+        follower = Follower(run_id, sent, listens)
         self.open.add(follower)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
+        if listens and (self._listening is None or self._listening.done()):
+            self._listening = asyncio.create_task(self._listen())
         try:
             yield follower
         finally:
@@ -113,8 +125,38 @@ class Followers:
                 for follower in self.open:
                     head, ended = heads.get(follower.run_id, (0, False))
                     if head > follower.sent or ended:
-                        follower.news.set()
+                        follower.behind = True
+                        follower.bell.set()
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _listen(self) -> None:
+        """Pass on what is said in the runs of those who listen; ends with the last of them. Without Redis, nothing."""
+        while any(follower.listens for follower in self.open):
+            try:
+                async with live.client().pubsub() as heard:
+                    await self._pass_on(heard)
+            except (RedisError, OSError) as error:
+                logger.info("nobody hears live words: Redis does not answer (%s)", type(error).__name__)
+                await asyncio.sleep(live.WITHOUT_REDIS_SECONDS)
+        await live.aclose()
+
+    async def _pass_on(self, heard: PubSub) -> None:
+        known: set[str] = set()
+        while wanted := {live.channel(follower.run_id) for follower in self.open if follower.listens}:
+            if wanted - known:
+                await heard.subscribe(*(wanted - known))
+            if known - wanted:
+                await heard.unsubscribe(*(known - wanted))
+            known = wanted
+            message = await heard.get_message(ignore_subscribe_messages=True, timeout=LOOK_SECONDS)
+            if message is not None and len(message["data"]) <= WORDS_BYTES_MAX:
+                self._say(message["channel"].decode(), message["data"])
+
+    def _say(self, channel: str, words: bytes) -> None:
+        for follower in self.open:
+            if follower.listens and live.channel(follower.run_id) == channel:
+                follower.words.append(b"event: token\ndata: " + words + b"\n\n")
+                follower.bell.set()
 
 
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Followers] = weakref.WeakKeyDictionary()
@@ -137,25 +179,33 @@ async def off_loop(read: Callable[[], Answer]) -> Answer:
     return await asyncio.to_thread(work)
 
 
-async def frames(run_id: UUID, after: int) -> AsyncIterator[bytes]:
-    """The frames for one follower: events, gaps as `error`, and `end` once the run is over and all was sent."""
+async def frames(run_id: UUID, after: int, *, listens: bool = False) -> AsyncIterator[bytes]:
+    """The frames for one follower: events, gaps as `error`, and `end` once the run is over and all was sent.
+
+    Who `listens` gets `token` frames between them, as they are said and with no promise.
+    """
     until = monotonic() + FOLLOW_SECONDS_MAX
     everybody = followers()
-    with everybody.place(run_id, after) as follower:
+    with everybody.place(run_id, after, listens=listens) as follower:
         yield b"retry: 1000\n\n"
         while monotonic() < until:
-            follower.news.clear()
-            told = await everybody.read(follower)
-            page = told.page
-            if told.frames:
-                yield told.frames
-            follower.sent = page.items[-1].sequence if page.items else follower.sent
-            if page.next_after is not None:
-                continue
-            if told.state:
-                yield frame_of("end", {"state": told.state, "head": page.head})
-                return
+            follower.bell.clear()
+            while follower.words:
+                yield follower.words.popleft()
+            if follower.behind:
+                follower.behind = False
+                told = await everybody.read(follower)
+                if told.frames:
+                    yield told.frames
+                follower.sent = told.page.items[-1].sequence if told.page.items else follower.sent
+                if told.page.next_after is not None:
+                    follower.behind = True
+                    continue
+                if told.state:
+                    yield frame_of("end", {"state": told.state, "head": told.page.head})
+                    return
             if not await _wait(follower):
+                follower.behind = True
                 yield b": still here\n\n"
 
 
@@ -167,7 +217,7 @@ def read_page(run_id: UUID, after: int, limit: int) -> tuple[EventPage, str]:
 
 async def _wait(follower: Follower) -> bool:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(follower.news.wait(), SILENCE_SECONDS)
+        await asyncio.wait_for(follower.bell.wait(), SILENCE_SECONDS)
         return True
     return False
 

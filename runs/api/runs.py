@@ -158,13 +158,17 @@ async def list_events(
     With `Accept: text/event-stream` the events come as they are written, until the run has ended.
     """
     project = caller_of(request).project
+    if asked.tokens:
+        caller_of(request).check("artifacts:read")
     if EVENT_STREAM not in request.headers.get("Accept", ""):
         return await sync_to_async(_page)(project, run_id, asked)
     follow.followers().check_room()
     await sync_to_async(_page_head)(project, run_id)
     follow.let_thread_go()
     after = asked.after if last_event_id is None else last_event_id
-    response = StreamingHttpResponse(follow.frames(run_id, after), content_type=EVENT_STREAM)
+    response = StreamingHttpResponse(
+        follow.frames(run_id, after, listens=bool(asked.tokens)), content_type=EVENT_STREAM
+    )
     response["X-Accel-Buffering"] = "no"  # or nginx keeps events back
     return response
 

@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from kernel_project.primitives import logs
 from kernel_project.primitives.errors import Unavailable
+from runs.boundary import live
 from runs.boundary import perform as boundary
 from runs.boundary.models import port
 from runs.boundary.models.errors import ModelError
@@ -106,7 +107,8 @@ async def think(asked: ThinkInput) -> Thought:
         if isinstance(step, Thought):
             return step
         try:
-            answer = await port.ask(step.request)
+            async with live.speaking(asked.run_id, asked.turn):
+                answer = await port.ask(step.request)
         except ModelError as error:
             return await to_the_end(turns.fail_turn, asked, step, error)
         except asyncio.CancelledError:

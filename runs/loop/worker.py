@@ -16,7 +16,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from kernel_project.primitives import traces
-from runs.boundary import sandbox_upkeep
+from runs.boundary import live, sandbox_upkeep
 from runs.boundary.effects import python
 from runs.boundary.mcp_pool import close_sessions
 from runs.boundary.models import port
@@ -81,6 +81,7 @@ async def work(roles: Sequence[Role] = queues.ROLES) -> None:
         logger.info("worker stopping; waiting for activities at most %s", DRAIN)
     await close_sessions()
     await port.aclose()
+    await live.aclose()
     traces.end()
 
 

@@ -34,6 +34,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from pydantic_ai.settings import ModelSettings
 
+from runs.boundary import live
 from runs.boundary.models import answers
 from runs.boundary.models.contracts import (
     AssistantMessage,
@@ -48,6 +49,7 @@ from runs.boundary.models.errors import ModelError, provider_error, redact, requ
 from runs.boundary.models.exchange import CURRENT, AnswerTooLarge, Exchange, ExchangeTransport
 from runs.boundary.models.history import BrokenHistory, SafeHistory, make_safe
 from runs.boundary.models.keys import resolve_key
+from runs.boundary.models.streams import AnthropicStream, OpenAiStream
 
 OPENAI_URL = "https://api.openai.com/v1"
 ANTHROPIC_URL = "https://api.anthropic.com"
@@ -87,6 +89,8 @@ async def ask(request: ModelRequest, provider: str, name: str) -> ModelAnswer:
         raise ModelError("unsupported", f"the history cannot be sent: {error}") from None
     key = resolve_key(provider, request.base_url, request.api_key_ref)
     exchange = Exchange(mend=answers.mend_openai if provider == "openai" else answers.mend_anthropic)
+    if (heard := live.listener()) is not None:
+        exchange.stream, exchange.heard = OpenAiStream() if provider == "openai" else AnthropicStream(), heard
     started = time.monotonic()
     async with _client(Endpoint(provider, request.base_url, key)) as client:
         response = await _send(client, request, name, history, exchange, key)

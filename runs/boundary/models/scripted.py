@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_project.primitives.errors import Invalid, NotFound
+from runs.boundary import live
 from runs.boundary.models.contracts import (
     AssistantMessage,
     FinishReason,
@@ -24,6 +25,7 @@ from runs.boundary.models.errors import RETRY_AFTER_SECONDS_MAX, ModelError
 from runs.boundary.models.script_files import Script, ScriptedError, ScriptedTurn, cached, load
 
 PROVIDER = "scripted"
+WORDS_SPOKEN_MAX = 1_000
 WITHOUT_TOOLS = "(script: no tools are offered for this turn)"
 _PLACEHOLDER = re.compile(r"\{([a-z_]{1,40})(?::([^{}\s]{1,40}))?\}")
 
@@ -35,10 +37,22 @@ async def ask(request: ModelRequest, name: str) -> ModelAnswer:
     """
     started = time.monotonic()
     turn, number = _pick(request, await _script(name), name)
-    await _delay(turn.delay_seconds, request.timeout_seconds)
+    heard = live.listener()
+    if heard is not None and turn.text and not turn.error:
+        await _speak(_filler(request, name, number)(turn.text), heard, turn.delay_seconds, request.timeout_seconds)
+    else:
+        await _delay(turn.delay_seconds, request.timeout_seconds)
     if turn.error and (turn.error.attempts is None or request.attempt <= turn.error.attempts):
         raise _error(turn.error)
     return _answer(request, name, turn, number, time.monotonic() - started)
+
+
+async def _speak(text: str, heard: Callable[[str], None], seconds: float, timeout_seconds: float) -> None:
+    """Say the text word by word over the turn's delay, as a model that streams does."""
+    words = re.findall(r"\S+\s*|\s+", text)[:WORDS_SPOKEN_MAX]
+    for word in words:
+        heard(word)
+        await _delay(seconds / len(words), timeout_seconds / len(words))
 
 
 def check(name: str) -> None:
