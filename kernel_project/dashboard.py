@@ -303,19 +303,19 @@ def _health() -> Card:
     words["Event store"] = f"{lag.destination_failures} failures in a row" if lag.destination_failures else "ok"
     words["Periodic jobs"] = f"{len(late)} overdue" if late else "ok"
     machines = len(sandbox_upkeep.living_reports())
-    words["Workers"] = "ok" if machines else "none has reported"
+    words["Workers"] = "none has reported"
     links = {"Publisher": publisher, "Event store": _list("outbox_destination"), "Workers": _list("runs_sandboxreport"),
              "Periodic jobs": _list("outbox_periodicjob")}  # fmt: skip
-    notes = {"Workers": f"on {machines} machines" if machines != 1 else "on 1 machine"} if machines else {}
-    numbers = [
-        Number(name, word, links.get(name, reverse("readyz")), _health_tone(word), notes.get(name, ""))
-        for name, word in words.items()
-    ]
+    if machines:
+        words["Workers"] = f"ok (on {machines} machine{'s' if machines > 1 else ''})"
+    numbers = [_service(name, word, links.get(name, reverse("readyz"))) for name, word in words.items()]
     return Card("health", "Services", reverse("readyz"), numbers)
 
 
-def _health_tone(word: str) -> str:
-    return {"ok": "good", "is being asked": "idle"}.get(word, "bad")
+def _service(name: str, word: str, link: str) -> Number:
+    """A service with its word; what stands in brackets behind it is a note."""
+    said, _, more = word.partition(" (")
+    return Number(name, said, link, {"ok": "good", "is being asked": "idle"}.get(said, "bad"), more.rstrip(")"))
 
 
 def _store() -> Card:

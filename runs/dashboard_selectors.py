@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from approvals.models import Approval
 from kernel_project.primitives.canonical import parse_json
@@ -18,7 +18,7 @@ from kernel_project.primitives.errors import Invalid, NotFound
 from outbox import selectors as outbox
 from outbox.models import Event, ParkedEvent
 from runs.boundary import artifacts
-from runs.models import Artifact, Operation, Run
+from runs.models import Artifact, Hold, Operation, Run
 
 COUNTED_MAX = 1_000  # a queue is counted that far; beyond it "1 000 or more" is said
 RECENT_RUNS = 1_000  # the runs that "lately" speaks of
@@ -29,6 +29,7 @@ EVENTS_PAGE = 100
 EVENTS_OF_OPERATION_MAX = 200
 TEXT_BYTES_MAX = 1024 * 1024  # a body above it is offered as a download instead
 TWINS_MAX = 5
+HOLDS_SHOWN_MAX = 5
 STATE = Operation.State
 
 
@@ -347,6 +348,14 @@ def twins_of(operation: Operation) -> list[Operation]:
     unclear = same.exclude(call_digest="").exclude(id=operation.id)[:TWINS_MAX] if operation.call_digest else []
     earlier = Operation.objects.filter(id=operation.twin_id) if operation.twin_id else []
     return [*unclear, *earlier]
+
+
+def holds_on(project: str, run_id: UUID, digest: str = "") -> list[Hold]:
+    """What keeps this run from deletion, its operations and artifacts with it; with a digest, this artifact, too."""
+    kept = Q(scope=Hold.Scope.PROJECT) | Q(run_id=run_id)
+    if digest:
+        kept |= Q(digest=digest)
+    return list(Hold.objects.filter(kept, project=project, released_at__isnull=True).order_by("id")[:HOLDS_SHOWN_MAX])
 
 
 @dataclass(frozen=True)

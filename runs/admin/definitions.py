@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 import yaml
 from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -21,17 +22,30 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_safe
 from pydantic import ValidationError
 
-from kernel_project.admin import FactAdmin, badge, cell, demand, report, short_id
+from kernel_project.admin import FactAdmin, badge, cell, demand, moment, report, short_id
 from kernel_project.primitives.errors import Invalid
 from kernel_project.visible_text import shown
 from runs import registry
 from runs.contracts import AgentDefinition
-from runs.models import Agent, AgentVersion, IdempotencyKey, McpServer, ModelPrice, Project, Tool
+from runs.keeping import retention
+from runs.models import (
+    Agent,
+    AgentVersion,
+    Hold,
+    IdempotencyKey,
+    McpServer,
+    ModelPrice,
+    Project,
+    Purge,
+    RetentionRule,
+    Tool,
+)
 
 NEW_VERSION = "runs.add_agentversion"
 DEFINITION_BYTES_MAX = 256 * 1024
 VERSIONS_SHOWN_MAX = 50
 PROBLEMS_SHOWN_MAX = 5
+HOLDS_COUNTED_MAX = 1_000
 CONTEXT_LINES = 4  # around a change
 
 
@@ -43,10 +57,33 @@ class ProjectAdmin(FactAdmin):
     exact_texts = ["slug"]
     search_help_text = "A whole slug"
     ordering = ["slug"]
+    fields = ["slug", "title", "created_at", "kept", "purged", "held"]
+    readonly_fields = ["title", "kept", "purged", "held"]
+
+    @admin.display(description="Kept for")
+    def kept(self, project: Project) -> SafeString:
+        """The rules of retention; a class that they do not name is kept for ever."""
+        days = retention.rules(project.slug)
+        told = [f"{name}: {_days(days.get(name))}" for name in RetentionRule.RecordClass.values]
+        return _block("\n".join([*told, *(f"{name}: for ever" for name in retention.FOR_EVER)]))
+
+    @admin.display(description="Last purge")
+    def purged(self, project: Project) -> SafeString:
+        return moment(Purge.objects.filter(project=project.slug).aggregate(last=Max("started_at"))["last"])
+
+    @admin.display(description="Legal holds in force")
+    def held(self, project: Project) -> SafeString:
+        count = Hold.objects.filter(project=project.slug, released_at__isnull=True)[:HOLDS_COUNTED_MAX].count()
+        where = f"{reverse('admin:runs_hold_changelist')}?{urlencode({'q': project.slug, 'in_force': 1})}"
+        return format_html('<a class="k-link" href="{}">{}</a>', where, count)
 
     @admin.display(description="Name")
     def title(self, project: Project) -> SafeString:
         return cell(project.name)
+
+
+def _days(days: int | None) -> str:
+    return "for ever" if days is None else f"{days} days"
 
 
 @admin.register(Agent)

@@ -208,6 +208,7 @@ def _page(request: HttpRequest, operation: Operation) -> dict[str, Any]:
         "uncertain": uncertain,
         "may_resolve": reconciles and not barred,
         "barred": barred,
+        "holds": reads.holds_on(operation.project_id, operation.run_id),
         "may_probe": reconciles and operation.probes,
         "compensations": undone,
         "still_stands": bool(undone) and not any(call and compensation.is_done(call) for _, call in undone),
@@ -274,6 +275,7 @@ class ArtifactAdmin(FactAdmin):
         context = {
             **self.admin_site.each_context(request),
             "artifact": artifact,
+            "holds": reads.holds_on(artifact.run.project_id, artifact.run_id, artifact.digest),
             "body": reads.body(artifact.run_id, artifact.digest),
             "opts": self.opts,
             "original": artifact,
@@ -296,7 +298,11 @@ class ArtifactAdmin(FactAdmin):
 
 def _artifact(object_id: str | int) -> Artifact:
     known = str(object_id)
-    found = Artifact.objects.defer("body").filter(id=int(known)).first() if known.isdecimal() else None
+    found = (
+        Artifact.objects.select_related("run").defer("body").filter(id=int(known)).first()
+        if known.isdecimal()
+        else None
+    )
     if found is None:
         raise Http404("there is no such artifact")
     return found

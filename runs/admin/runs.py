@@ -23,6 +23,7 @@ from django.views.decorators.http import require_POST, require_safe
 from kernel_project.admin import (
     ChoiceFilter,
     FactAdmin,
+    audit,
     badge,
     cell,
     demand,
@@ -37,6 +38,7 @@ from outbox.contracts import Actor
 from runs import dashboard_selectors as reads
 from runs.loop import endings, resumes
 from runs.models import Run
+from runs.transcript_page import conversation
 
 CANCEL = "runs.cancel_run"
 RESUME = "runs.resume_run"
@@ -80,6 +82,7 @@ class RunAdmin(FactAdmin):
         return [
             path("<uuid:run_id>/live/", guarded(self.live), name="runs_run_live"),
             path("<uuid:run_id>/cancel/", guarded(self.cancel), name="runs_run_cancel"),
+            path("<uuid:run_id>/transcript/", guarded(self.transcript), name="runs_run_transcript"),
             path("<uuid:run_id>/resume/", guarded(self.resume), name="runs_run_resume"),
             *super().get_urls(),
         ]
@@ -154,6 +157,20 @@ class RunAdmin(FactAdmin):
         return HttpResponseRedirect(reverse("admin:runs_run_change", args=[run.id]))
 
     @method_decorator(require_POST)
+    def transcript(self, request: HttpRequest, run_id: UUID) -> HttpResponse:
+        """What was said in the run. By POST, because it leaves a line in the audit."""
+        run = _get(run_id)
+        demand(request, READ_BODIES, run, "reading a transcript")
+        self.may_look(request)
+        found = conversation(run, _number(request.POST.get("last", "")))
+        audit(request, run, f"read the transcript, turns {found.first_turn} to {found.last_turn}")
+        context = {
+            **self.admin_site.each_context(request),
+            "run": run, "conversation": found, "opts": self.opts, "original": run, "title": "Transcript",
+        }  # fmt: skip
+        return TemplateResponse(request, "kernel/transcript.html", context)
+
+    @method_decorator(require_POST)
     def resume(self, request: HttpRequest, run_id: UUID) -> HttpResponse:
         """Let one failed run go on."""
         run = _get(run_id)
@@ -207,6 +224,8 @@ def _page(request: HttpRequest, run: Run) -> dict[str, Any]:
         "is_live": run.state in Run.LIVE,
         "took": (run.ended_at - run.created_at).total_seconds() if run.ended_at else None,
         "paged": bool(before or after is not None),
+        "may_read": bodies,
+        "holds": reads.holds_on(run.project_id, run.id),
         "may_resume": request.user.has_perm(RESUME) and run.state == Run.State.FAILED,
         "may_cancel": request.user.has_perm(CANCEL) and run.state in Run.LIVE and run.cancel_requested_at is None,
         "temporal_url": _temporal_url(run.id),

@@ -85,9 +85,10 @@ def messages(run: Run, before_turn: int, limit: str = "") -> list[Message]:
     return told(run, rows(run, before_turn - 1), limit).messages
 
 
-def rows(run: Run, last_turn: int) -> list[Operation]:
-    """The run's operations up to a turn, in the order of the conversation, with what it needs of them."""
-    return list(Operation.objects.filter(run=run, turn__lte=last_turn).only(*COLUMNS).order_by("turn", "position"))
+def rows(run: Run, last_turn: int, first_turn: int = 1) -> list[Operation]:
+    """The run's operations of these turns, in the order of the conversation, with what it needs of them."""
+    found = Operation.objects.filter(run=run, turn__gte=first_turn, turn__lte=last_turn)
+    return list(found.only(*COLUMNS).order_by("turn", "position"))
 
 
 def told(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -34,6 +34,17 @@ LISTS = {
     "keys": "/admin/runs/apikey/",
     "audit": "/admin/admin/logentry/",
 }
+SMALL_LISTS = {
+    "servers": "/admin/runs/mcpserver/",
+    "projects": "/admin/runs/project/",
+    "holds": "/admin/runs/hold/",
+    "machines": "/admin/runs/sandboxreport/",
+    "destinations": "/admin/outbox/destination/",
+    "jobs": "/admin/outbox/periodicjob/",
+    "inbox": "/admin/temporality/event/",
+    "conflicts": "/admin/temporality/conflict/",
+    "not-applied": "/admin/temporality/pending/",
+}
 FIRST_OF = {
     "run": "runs", "operation": "uncertain", "approval": "approvals", "event": "events", "agent": "agents",
     "tool": "tools", "policy": "policies", "stream": "streams",
@@ -42,7 +53,7 @@ FIRST_OF = {
 
 def addresses(page: Page) -> dict[str, str]:
     """Each page by name: home, the lists, and the first object of some of them."""
-    found = {"home": "/admin/", **LISTS}
+    found = {"home": "/admin/", **LISTS, **SMALL_LISTS}
     for name, listed in FIRST_OF.items():
         page.goto(LISTS[listed])
         first = page.locator("#result_list tbody th a, #result_list tbody td a").first
@@ -51,8 +62,14 @@ def addresses(page: Page) -> dict[str, str]:
     return found
 
 
-def shoot(page: Page, pages: dict[str, str], folder: Path, mark: str) -> list[Path]:
-    """One picture of each page in full length."""
+def nothing(page: Page) -> None:
+    """What is done on a page besides its picture."""
+
+
+def shoot(
+    page: Page, pages: dict[str, str], folder: Path, mark: str, look: Callable[[Page], None] = nothing
+) -> list[Path]:
+    """One picture of each page in full length; `look` sees each of them, too."""
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for name, address in pages.items():
@@ -61,6 +78,7 @@ def shoot(page: Page, pages: dict[str, str], folder: Path, mark: str) -> list[Pa
         page.wait_for_timeout(SETTLE_MILLISECONDS)
         made.append(folder / f"{name}-{mark}.png")
         page.screenshot(path=made[-1], full_page=True)
+        look(page)
     return made
 
 

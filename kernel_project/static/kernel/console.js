@@ -38,6 +38,14 @@ document.addEventListener("click", (event) => {
   if (closer) closer.closest("dialog").close();
 });
 
+window.addEventListener("load", () => {
+  // unfold's pages name no main part, and its scrolled parts all have one name: who hears the page needs both
+  document.getElementById("main")?.setAttribute("role", "main");
+  document.querySelectorAll(".simplebar-content-wrapper").forEach((part, number) => {
+    part.setAttribute("aria-label", part.closest("#nav-sidebar-apps") ? "menu, scrollable" : `part ${number + 1}, scrollable`);
+  });
+});
+
 document.addEventListener("DOMContentLoaded", () => {
   const wanted = location.hash && document.getElementById(location.hash.slice(1));
   if (wanted instanceof HTMLDialogElement) wanted.showModal();
