@@ -53,13 +53,14 @@ class Figure:
 class Bench:
     """Where a benchmark is, and which parts of the stack it needs."""
 
-    function: str  # module:function, which takes nothing and returns figures
+    function: str  # module:function, which returns figures; one that is `sized` may be told `rows`
     services: Collection[str]
     help: str
+    sized: bool = False
 
-    def load(self) -> Callable[[], list[Figure]]:
+    def load(self) -> Callable[..., list[Figure]]:
         module, _, name = self.function.partition(":")
-        loaded: Callable[[], list[Figure]] = getattr(import_module(module), name)
+        loaded: Callable[..., list[Figure]] = getattr(import_module(module), name)
         return loaded
 
 
@@ -73,6 +74,7 @@ BENCHES = {
     "decision": Bench("runs.bench_decisions:decision", ("postgres", "temporal"), "from a person's yes to the dispatch"),
     "backlog": Bench("outbox.bench:backlog", ("postgres",), "claims over a big journal and under a held snapshot"),
     "operations": Bench("runs.boundary.bench:bench_operations", ("postgres",), "what intent and outcome cost a call"),
+    "purge": Bench("runs.keeping.bench:purge", ("postgres", "valkey"), "old runs go, the API is read", sized=True),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
     "rebuild": Bench("temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew"),
 }

@@ -24,10 +24,15 @@ class Command(BaseCommand):
             "--running", action="store_true", help="on the stack of the environment, not one of its own"
         )
 
+        parser.add_argument("--rows", type=int, help="of a benchmark that takes a number of rows: how many")
+
     def handle(self, *, name: str, running: bool, **options: Any) -> None:
+        size = {"rows": options["rows"]} if options["rows"] else {}
+        if size and not BENCHES[name].sized:
+            raise CommandError(f"{name} takes no --rows")
         if not running:
-            return self._on_own_stack(name, as_json=options["json"])
-        figures = BENCHES[name].load()()
+            return self._on_own_stack(name, options["rows"], as_json=options["json"])
+        figures = BENCHES[name].load()(**size)
         if options["json"]:
             report = {"bench": name, "machine": machine(), "figures": [figure.as_json() for figure in figures]}
             self.stdout.write(json.dumps(report))
@@ -37,11 +42,12 @@ class Command(BaseCommand):
             raise CommandError(f"below the bar: {', '.join(missed)}")
         return None
 
-    def _on_own_stack(self, name: str, *, as_json: bool) -> None:
+    def _on_own_stack(self, name: str, rows: int | None, *, as_json: bool) -> None:
         from kernel_project.devstack.stack import running
 
         with running(services=BENCHES[name].services) as stack:
             words = ["bench", name, "--running", *(["--json"] if as_json else [])]
+            words += ["--rows", str(rows)] if rows else []
             done = stack.manage(*words, seconds_max=SECONDS_MAX)
         self.stdout.write(done.stdout.rstrip("\n"))
         sys.stderr.write(done.stderr)
