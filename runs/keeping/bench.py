@@ -103,7 +103,8 @@ def _reader(project: Project, run_id: UUID) -> Callable[[int], None]:
 
 def _read_while(look: Callable[[int], None], goes_on: Callable[[float], bool]) -> list[float]:
     """The seconds of each read, at a steady rate."""
-    times, began = [], time.monotonic()
+    times: list[float] = []
+    began = time.monotonic()
     while goes_on(began):
         time.sleep(max(0.0, began + len(times) / READS_PER_S - time.monotonic()))
         at = time.perf_counter()
