@@ -79,6 +79,7 @@ BENCHES = {
     "operations": Bench("runs.boundary.bench:bench_operations", ("postgres",), "what intent and outcome cost a call"),
     "start_api": Bench("runs.bench_api:start_api", ALL, "runs started over HTTP at 10/s, with the stack running"),
     "api": Bench("runs.bench_api:api", ALL, "reads over HTTP, and 500 who follow runs on one web process"),
+    "purge": Bench("runs.keeping.bench:purge", ("postgres", "valkey"), "old runs go, the API is read", has_size=True),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
     "admin": Bench(
         "kernel_project.bench_admin:admin", ("postgres",), "the console's pages over millions of rows", has_size=True

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
+from temporality import upcasting
 from temporality.catalogue import KNOWLEDGE_PREFIX, KNOWLEDGE_TYPES
 
 VALUE_CHARS_MAX: Final = 2048  # of a text that is kept for display; the event has it in full
@@ -52,7 +53,7 @@ class Fact(NamedTuple):
         if row[12] is None or not (row[11] or row[5] in FOLDED_TYPES or row[5].startswith(KNOWLEDGE_PREFIX)):
             return cls._make((*row[:12], "", {}))
         content = from_json(row[12], cache_strings="keys")
-        return cls._make((*row[:12], content["occurred_at"], content.get("data", {})))
+        return cls._make((*row[:12], content["occurred_at"], upcasting.read(row[5], content.get("data", {}))))
 
 
 class Subject(NamedTuple):

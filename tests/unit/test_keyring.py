@@ -36,7 +36,8 @@ def test_sealed_bytes_are_bound_to_what_they_are_about_and_to_their_key(monkeypa
     ring = keyring.Keyring({"a": b"1" * 32, "b": b"2" * 32})
     sealed = ring.seal(b"text", "here")
     assert sealed != ring.seal(b"text", "here"), "two seals of one text must not look alike"
-    for other in (sealed[:-1], sealed[:20] + b"\0" + sealed[21:], sealed.replace(b"\x01a", b"\x01b", 1), sealed[:7]):
+    changed = sealed[:20] + bytes([sealed[20] ^ 1]) + sealed[21:]
+    for other in (sealed[:-1], changed, sealed.replace(b"\x01a", b"\x01b", 1), sealed[:7]):
         with pytest.raises(keyring.Damaged):
             ring.open(other, "here")
     with pytest.raises(keyring.Damaged):
