@@ -76,7 +76,10 @@ BENCHES = {
     "operations": Bench("runs.boundary.bench:bench_operations", ("postgres",), "what intent and outcome cost a call"),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
     "admin": Bench(
-        "kernel_project.bench_admin:admin", ("postgres",), "the console's pages over millions of rows", has_size=True
+        "kernel_project.bench_admin:admin",
+        ("postgres", "temporality"),
+        "the console's pages over millions of rows",
+        has_size=True,
     ),
     "rebuild": Bench("temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew"),
 }
