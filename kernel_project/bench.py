@@ -82,7 +82,10 @@ BENCHES = {
     "purge": Bench("runs.keeping.bench:purge", ("postgres", "valkey"), "old runs go, the API is read", has_size=True),
     "ingest": Bench("temporality.bench:bench_ingest", ("postgres", "temporality"), "events taken in over HTTP"),
     "admin": Bench(
-        "kernel_project.bench_admin:admin", ("postgres",), "the console's pages over millions of rows", has_size=True
+        "kernel_project.bench_admin:admin",
+        ("postgres", "temporality"),
+        "the console's pages over millions of rows",
+        has_size=True,
     ),
     "rebuild": Bench(
         "temporality.bench:bench_rebuild", ("postgres", "temporality"), "the projection, made anew", has_size=True

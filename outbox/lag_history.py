@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernel_project.primitives.sql import rows
+from django.db import connection
+
+from kernel_project.primitives.sql import load, rows
 from outbox import selectors
 from outbox.selectors import HERE
 
@@ -33,4 +35,6 @@ def note() -> None:
 
 def last_hour() -> list[Sample]:
     """The samples of the last hour, the oldest first. Where nobody took one, there is none."""
-    return [Sample(*row) for row in rows(HERE, "lag_history", {"window_seconds": WINDOW_SECONDS, "slots": SLOTS})]
+    with connection.cursor() as cursor:
+        cursor.execute(load(HERE, "lag_history"), {"window_seconds": WINDOW_SECONDS, "slots": SLOTS})
+        return [Sample(*row) for row in cursor.fetchall()]
