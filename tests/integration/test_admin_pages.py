@@ -83,7 +83,7 @@ def test_home_shows_lag_queues_and_runs(root):
     assert reverse("admin:approvals_approval_change", args=[approval.id]) in html
     assert reverse("admin:runs_operation_change", args=[operation.id]) in html
     assert reverse("admin:runs_run_change", args=[run.id]) in html
-    assert page(root, "live").count("k-card-") == 8
+    assert page(root, "live").count("k-card-") == 10
 
 
 def test_home_with_nothing_to_show_says_so(root):

@@ -87,6 +87,7 @@ def test_the_queue_of_ten_thousand_opens_at_once_with_every_filter():
         assert queries <= QUERIES_MAX, (query, queries)
 
 
+@pytest.mark.django_db(databases=["default", "temporality"])
 def test_the_home_page_and_the_api_open_at_once_too():
     fill("many", WAITING)
     project = console.make_project("many")
