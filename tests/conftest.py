@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from asgiref.sync import SyncToAsync
+from hypothesis import HealthCheck, settings
 
 from kernel_project.devstack.process import Server
 
 if TYPE_CHECKING:
     from tests.kernel import Carrier
+
+# How long an example takes says what else the machine does.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ from kernel_project.admin import (
 from kernel_project.primitives.ids import workflow_id
 from outbox.contracts import Actor
 from runs import dashboard_selectors as reads
+from runs import selectors
 from runs.loop import endings, resumes
 from runs.models import Run
 from runs.transcript_page import conversation
@@ -220,7 +221,7 @@ def _page(request: HttpRequest, run: Run) -> dict[str, Any]:
         "input": reads.body(run.id, run.input_digest) if bodies else reads.Body(problem="you may not read bodies"),
         "result": reads.answer(run.id, run.result_digest) if bodies else None,
         "children": _children(run),
-        "children_more": Run.objects.filter(parent_id=run.id).count() > CHILDREN_SHOWN_MAX,
+        "children_more": selectors.children_of(run.id).count() > CHILDREN_SHOWN_MAX,
         "is_live": run.state in Run.LIVE,
         "took": (run.ended_at - run.created_at).total_seconds() if run.ended_at else None,
         "paged": bool(before or after is not None),
@@ -236,8 +237,7 @@ def _page(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 def _children(run: Run) -> list[Run]:
     """The latest runs that other agents do for this one."""
-    found = Run.objects.filter(parent_id=run.id).select_related("agent_version__agent")
-    return list(found.order_by("-id")[:CHILDREN_SHOWN_MAX])
+    return list(selectors.children_of(run.id).order_by("-id")[:CHILDREN_SHOWN_MAX])
 
 
 def _temporal_url(run_id: UUID) -> str:

@@ -43,7 +43,7 @@ def compact(turns: Sequence[Turn], bytes_max: int | None, last: int | None = Non
     if bytes_max is None or _size(whole) <= bytes_max:
         return Compacted(whole)
     short = [_short(turn) for turn in turns]
-    cuts = _cuts([_size(turn.messages) for turn in turns], [_size(one) for one in short], bytes_max)
+    cuts = _cuts(turns, [_size(one) for one in short], bytes_max)
     cut = cuts[-1]
     told = [message for one in short[:cut] for message in one]
     told += [message for turn in turns[cut:] for message in turn.messages]
@@ -52,13 +52,17 @@ def compact(turns: Sequence[Turn], bytes_max: int | None, last: int | None = Non
     return Compacted(told, turns[cut].number, is_new=not earlier or earlier[-1] != cut) if cut else Compacted(whole)
 
 
-def _cuts(whole: Sequence[int], short: Sequence[int], bytes_max: int) -> list[int]:
-    """How many turns were told short after each turn, as the conversation grew."""
+def _cuts(turns: Sequence[Turn], short: Sequence[int], bytes_max: int) -> list[int]:
+    """How many turns were told short after each turn, as the conversation grew. What is said behind the last turn that
+    was answered is none of the recent ones.
+    """
+    whole = [_size(turn.messages) for turn in turns]
     total, cut, cuts = 0, 0, list[int]()
     for place, size in enumerate(whole):
         total += size
+        recent = RECENT_TURNS + (not any(isinstance(one, AssistantMessage) for one in turns[place].messages))
         if total > bytes_max:
-            while total > bytes_max // KEPT_SHARE and cut <= place - RECENT_TURNS:
+            while total > bytes_max // KEPT_SHARE and cut <= place - recent:
                 total -= whole[cut] - short[cut]
                 cut += 1
         cuts.append(cut)

@@ -17,7 +17,7 @@ from outbox.models import Event
 from runs.boundary import artifacts
 from runs.contracts import Limits
 from runs.loop.starts import KEY_CHARS_MAX, KeyReused
-from runs.loop.turns import run_event
+from runs.loop.turns import limit_event, run_event
 from runs.models import Artifact, Run, RunMessage
 
 TEXT_BYTES_MAX = 64 * 1024
@@ -91,4 +91,5 @@ def _is_last_turn(run: Run) -> bool:
     seconds = limits.wall_seconds_max
     if run.turn >= limits.turns_max or (seconds and now() >= run.created_at + timedelta(seconds=seconds)):
         return True
-    return Event.objects.filter(run_id=run.id, type="policy.limit").exists()  # told with the begin of the last turn
+    told = limit_event(run, "").event_id  # with the begin of the last turn; what was told before a resume is over
+    return Event.objects.filter(run_id=run.id, event_id=told).exists()

@@ -147,7 +147,7 @@ def _take_up(run: Run, asked: ThinkInput) -> Operation | None:
                 return None
             outbox.append([*begun, _turn_started(run, asked.turn)])
             intents.propose(run, drafts)
-    except IntegrityError:  # another delivery of this turn was faster by a moment
+    except (IntegrityError, outbox.EventMismatch):  # another delivery of this turn was faster by a moment
         return compensation.call_of(run)
     return drafts[0].operation
 

@@ -74,11 +74,13 @@ async def work(roles: Sequence[Role] = queues.ROLES) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     served: Sequence[Role] = roles if settings.KERNEL_SEPARATE_QUEUES else ("runs",)
     async with sandbox_upkeep.kept_up(), AsyncExitStack() as running:
-        for role in served:
-            await running.enter_async_context(make_worker(client, queues.name(role), role))
+        workers = [make_worker(client, queues.name(role), role) for role in served]
+        for worker in workers:
+            await running.enter_async_context(worker)
         logger.info("worker ready on task queue %s", ", ".join(queues.name(role) for role in served))
         await stop.wait()
         logger.info("worker stopping; waiting for activities at most %s", DRAIN)
+        await asyncio.gather(*(worker.shutdown() for worker in workers))  # at once: none takes more work meanwhile
     await close_sessions()
     await port.aclose()
     await live.aclose()

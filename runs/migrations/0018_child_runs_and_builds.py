@@ -42,16 +42,4 @@ class Migration(migrations.Migration):
             name='kind',
             field=models.CharField(choices=[('mcp', 'MCP'), ('http', 'HTTP'), ('python', 'Python'), ('sandbox', 'Sandbox'), ('agent', 'another agent')], max_length=10),
         ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('parent_id__isnull', False)), fields=['parent_id', 'id'], name='run_children'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('depth', 0), ('parent_id__isnull', True), ('parent_operation_id__isnull', True)), models.Q(('depth__gte', 1), ('parent_id__isnull', False), ('parent_operation_id__isnull', False)), _connector='OR'), name='run_child_has_a_parent'),
-        ),
-        migrations.AddConstraint(
-            model_name='run',
-            constraint=models.UniqueConstraint(condition=models.Q(('parent_operation_id__isnull', False)), fields=('parent_operation_id',), name='run_child_of_call'),
-        ),
     ]

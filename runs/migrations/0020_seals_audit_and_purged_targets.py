@@ -90,7 +90,7 @@ DROP TRIGGER runs_audit_is_written_by_triggers ON runs_auditentry; {AUDIT_KEPT}
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0018_child_runs_and_builds")]
+    dependencies = [("runs", "0019_child_runs_are_found")]
     operations = [
         migrations.RunSQL(RESEAL, KEEP),
         migrations.RunSQL(PURGED_TOO, PLACED),

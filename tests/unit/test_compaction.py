@@ -76,3 +76,9 @@ def test_every_call_keeps_its_one_result_and_the_last_turns_stay_whole(sizes, by
     recent = [message for one in turns[-RECENT_TURNS:] for message in one.messages]
     assert told.messages[-len(recent) :] == recent
     assert _size(told.messages) <= _size(whole)
+
+
+def test_what_a_person_says_last_takes_no_place_of_a_recent_turn():
+    turns = [*conversation(*map(turn, range(1, 6))), Turn(6, [UserMessage(text="hurry")], {})]
+    told = compact(turns, 6_000, 5)
+    assert [len(m.text) for m in told.messages if isinstance(m, ToolMessage)][-RECENT_TURNS:] == [5_000] * RECENT_TURNS
