@@ -112,12 +112,12 @@ async def _answer(opened: Opened) -> EffectResult:
     try:
         await asyncio.wait({task}, timeout=given.timeout_seconds + TIMEOUT_GRACE_SECONDS)
     except asyncio.CancelledError:
-        await uninterrupted(asyncio.ensure_future(_stop(task, given)))
+        await uninterrupted(asyncio.ensure_future(_stop(task, opened)))
         if _has_answer(task):
             await outcomes.settle(given, Outcome(result=task.result()))
         raise
     if not task.done():
-        await _stop(task, given)
+        await _stop(task, opened)
         if not _has_answer(task):
             raise TimeoutError(f"no answer within {given.timeout_seconds:g} s")
     if task.cancelled():
@@ -133,23 +133,24 @@ def _has_answer(task: asyncio.Task[EffectResult]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-async def _stop(task: asyncio.Task[EffectResult], given: Dispatch) -> None:
+async def _stop(task: asyncio.Task[EffectResult], opened: Opened) -> None:
     """Tell the call to end, and wait for that a little while."""
     task.cancel()
     await asyncio.wait({task}, timeout=STOP_SECONDS_MAX)
     if not task.done() and len(_late) < LATE_WATCHED_MAX:
-        watcher = asyncio.create_task(_take_up(task, given))
+        watcher = asyncio.create_task(_take_up(task, opened))
         _late.add(watcher)
         watcher.add_done_callback(_late.discard)
 
 
-async def _take_up(task: asyncio.Task[EffectResult], given: Dispatch) -> None:
+async def _take_up(task: asyncio.Task[EffectResult], opened: Opened) -> None:
     """Keep the finish of a call that nobody waits for any more: it is evidence for an unclear operation (C59)."""
+    given = opened.dispatch
     await asyncio.wait({task})
     try:
         outcome = Outcome(result=task.result())
     except (NotSent, Refused) as error:
-        outcome = Outcome(error_class=_name(error), message=str(error))
+        outcome = Outcome(error_class=_name(error), message=opened.hidden(str(error)))
     except (Exception, asyncio.CancelledError) as error:
         logger.info("operation %s attempt %s ended late: %s", given.operation_id, given.attempt, _name(error))
         return

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from kernel_project.primitives import keyring
-from runs.boundary import objects, secret_arguments
+from runs.boundary import objects, perform, secret_arguments
+from runs.boundary.contracts import Refused
 from runs.boundary.models.contracts import ModelAnswer, ToolCall
 from runs.models import Tool
 
@@ -81,3 +84,15 @@ def test_a_named_value_stands_nowhere_but_in_the_environment(monkeypatch):
     assert (opened, values) == ({"auth": {"token": "t0ken"}}, ["t0ken"])
     with pytest.raises(ValueError, match="cannot be read"):
         secret_arguments.declared({"secret_arguments": {"a": {"from_env": "no name"}}})
+
+
+async def test_a_late_refusal_does_not_repeat_the_value(monkeypatch):
+    settled = AsyncMock()
+    monkeypatch.setattr(perform.outcomes, "settle", settled)
+
+    async def refuses() -> Any:
+        raise Refused("the PIN 98765 is not known")
+
+    opened = secret_arguments.Opened(Mock(), ("98765",))
+    await perform._take_up(asyncio.create_task(refuses()), opened)
+    assert settled.call_args.args[1].message == "the PIN [a secret argument] is not known"
