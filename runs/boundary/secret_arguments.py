@@ -156,6 +156,24 @@ def opened(given: Dispatch) -> Opened:
     return Opened(replace(given, arguments=arguments), tuple(values))
 
 
+def open_place(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    """The first argument that has a secret's word or mark without being secret itself; "" if there is none.
+
+    A marked one is that too where it is secret: its value is not known any more.
+    """
+    rest = copy.deepcopy(dict(arguments))
+    for path, source in declared(tool.configuration).items():
+        place = _place(rest, path)
+        value = place[0].pop(place[1], None) if place else None
+        if isinstance(source, Plain) and _has(value, (NAMED, LOST, MARK)):
+            return path
+    return next((name for name, value in rest.items() if _has(value, (SEALED, NAMED, LOST, MARK))), "")
+
+
+def _has(value: Any, parts: Sequence[str]) -> bool:
+    return any(part in text for text in _texts(value) for part in parts)
+
+
 def _open_all(
     tool: str, configuration: Mapping[str, Any], arguments: Mapping[str, Any], read: Callable[[Any], str | None]
 ) -> tuple[dict[str, Any], list[str]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from kernel_project.primitives import keyring
-from runs.boundary import objects, perform, secret_arguments
+from kernel_project.primitives.errors import Invalid
+from runs.boundary import compensation, objects, perform, secret_arguments
+from runs.boundary.compensation_declared import Compensation
 from runs.boundary.contracts import Refused
 from runs.boundary.models.contracts import ModelAnswer, ToolCall
-from runs.models import Tool
+from runs.models import Operation, Tool
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +25,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tool(name: str = "pay", **paths: Any) -> Tool:
-    return Tool(name=name, exposed_name=name, configuration={"secret_arguments": paths})
+    return Tool(name=name, exposed_name=name, input_schema={}, configuration={"secret_arguments": paths})
 
 
 PIN = tool(**{"card.pin": {}})
@@ -96,3 +99,27 @@ async def test_a_late_refusal_does_not_repeat_the_value(monkeypatch):
     opened = secret_arguments.Opened(Mock(), ("98765",))
     await perform._take_up(asyncio.create_task(refuses()), opened)
     assert settled.call_args.args[1].message == "the PIN [a secret argument] is not known"
+
+
+def undoing(tool_that_undoes: Tool, template: dict[str, Any], kept: dict[str, Any], monkeypatch: Any) -> Any:
+    monkeypatch.setattr(compensation.artifacts, "read", lambda *_: json.dumps(kept).encode())
+    original = Operation(tool=PIN, name="pay", result_digest="")
+    return compensation._arguments(original, Compensation(tool="unpay", arguments=template), tool_that_undoes)
+
+
+def test_an_undo_gets_the_secret_of_the_call_where_it_is_secret_there_too(monkeypatch):
+    kept = secret_arguments.sealed(PIN, {"card": {"pin": "98765"}})
+    unpay = tool("unpay", code={})
+    made = undoing(unpay, {"code": "{argument:card.pin}"}, kept, monkeypatch)
+    assert "98765" not in str(made)
+    assert secret_arguments.as_checked(unpay, made) == {"code": "98765"}
+
+
+@pytest.mark.parametrize("template", [{"note": "{argument:card.pin}"}, {"note": ["of {argument:card.pin}"]}])
+def test_an_undo_that_would_send_the_word_of_a_secret_is_refused(template, monkeypatch):
+    kept = secret_arguments.sealed(PIN, {"card": {"pin": "98765"}})
+    with pytest.raises(Invalid, match="declare that one in secret_arguments of unpay"):
+        undoing(tool("unpay", code={}), template, kept, monkeypatch)
+    named = {"card": {"pin": "secret:named:card.pin"}}
+    with pytest.raises(Invalid, match="needs a secret argument"):
+        undoing(tool("unpay", code={}), {"code": "{argument:card.pin}"}, named, monkeypatch)
