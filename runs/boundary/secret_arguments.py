@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from runs.boundary.models.contracts import ModelAnswer, ToolCall
 from runs.models import Tool
 
 SEALED, NAMED, LOST = "secret:sealed:", "secret:named:", "secret:lost"
+WORD = re.compile(rf"{SEALED}[A-Za-z0-9][A-Za-z0-9._-]{{0,31}}:[A-Za-z0-9_=-]+", re.ASCII)
 PATHS_MAX = 20
 UNREADABLE = "[arguments that could not be read, of a tool with secret ones, are not kept]"
 MARK = "[a secret argument]"
@@ -73,13 +75,18 @@ def _call(call: ToolCall, tool: Tool, values: list[str]) -> ToolCall:
     try:
         values.extend(_values(tool.configuration, given))
         kept = sealed(tool, given)
+    except keyring.KeyUnavailable:
+        kept = _lost(tool, given)
     except ValueError:  # an unreadable declaration: the call is refused for it, and nothing of it is kept
         kept = {}
     return call.model_copy(update={"arguments": json.dumps(kept)})
 
 
 def sealed(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with a word for each secret value. What is such a word already stays."""
+    """The arguments with a word for each secret value. What is such a word already stays.
+
+    Raises KeyUnavailable for a word whose key is not configured: it is no value, and must not leave as one.
+    """
     final = copy.deepcopy(dict(arguments))
     for path, source in declared(tool.configuration).items():
         place = _place(final, path, make=not isinstance(source, Plain))
@@ -93,6 +100,15 @@ def sealed(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return final
 
 
+def _lost(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call that cannot be made: nothing is kept of what is secret in them."""
+    final = copy.deepcopy(dict(arguments))
+    for path in declared(tool.configuration):
+        if (place := _place(final, path)) and place[1] in place[0]:
+            place[0][place[1]] = LOST
+    return final
+
+
 def _word(value: Any, tool: str, path: str) -> str:
     try:
         return SEALED + objects.keys().seal_alike(json.dumps(value), _about(tool, path))
@@ -101,11 +117,13 @@ def _word(value: Any, tool: str, path: str) -> str:
 
 
 def _is_word(value: Any, tool: str, path: str) -> bool:
-    if not isinstance(value, str) or not value.startswith(SEALED):
+    if value == LOST:
+        return True
+    if not isinstance(value, str) or not WORD.fullmatch(value):
         return False
     try:
         _opened(value, tool, path)
-    except (keyring.Damaged, keyring.KeyUnavailable):
+    except keyring.Damaged:
         return False
     return True
 
@@ -185,7 +203,7 @@ def _open_all(
         if place is None or not isinstance(value, str):
             continue
         if value == LOST:
-            raise keyring.KeyUnavailable("ARTIFACT_KEYS named no key when the call was made, so it was not kept")
+            raise keyring.KeyUnavailable("its key was not in ARTIFACT_KEYS when the call was made, so it was not kept")
         if value.startswith(SEALED):
             value = _opened(value, tool, path)
         elif value == f"{NAMED}{path}" and not isinstance(source, Plain):

@@ -123,3 +123,15 @@ def test_an_undo_that_would_send_the_word_of_a_secret_is_refused(template, monke
     named = {"card": {"pin": "secret:named:card.pin"}}
     with pytest.raises(Invalid, match="needs a secret argument"):
         undoing(tool("unpay", code={}), {"code": "{argument:card.pin}"}, named, monkeypatch)
+
+
+def test_a_word_whose_key_is_gone_is_no_value(monkeypatch):
+    kept = secret_arguments.sealed(PIN, {"card": {"pin": "98765"}})
+    monkeypatch.setattr(objects, "keys", lambda: keyring.Keyring({"other": b"2" * 32}))
+    with pytest.raises(keyring.KeyUnavailable, match="'k'"):
+        secret_arguments.sealed(PIN, kept)
+    call = ToolCall(name="pay", arguments=json.dumps(kept))
+    answer = ModelAnswer(calls=(call,), finish_reason="tool_calls", provider="scripted")
+    repeated = json.loads(secret_arguments.without_secrets(answer, [PIN]).calls[0].arguments)
+    with pytest.raises(keyring.KeyUnavailable, match="ARTIFACT_KEYS"):
+        secret_arguments.as_checked(PIN, secret_arguments.sealed(PIN, repeated))
