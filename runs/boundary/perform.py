@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db.models import DateTimeField, Func
 
+from kernel_project.primitives.keyring import KeyUnavailable
 from runs.boundary import declared, faults, operations, outcomes, secret_arguments
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.effects import adapter
@@ -160,8 +161,13 @@ async def _take_up(task: asyncio.Task[EffectResult], opened: Opened) -> None:
 async def give_up(operation_id: UUID) -> None:
     """Give an outcome to an operation that is still dispatched while its run ends, without another attempt."""
     step = await in_thread(operations.interrupted, operation_id)
-    if step is None or await _settled_from_kept(step):
+    if step is None:
         return
+    try:
+        if await _settled_from_kept(step):
+            return
+    except KeyUnavailable as error:
+        _log_unreadable(step, error)
     facts = await in_thread(_facts, operation_id)
     if facts.operation.probes and (answer := await probe(step.dispatch)).verdict == ProbeVerdict.ONE:
         await outcomes.settle(step.dispatch, Outcome(result=found(answer), found_by="probe"))
@@ -172,8 +178,13 @@ async def give_up(operation_id: UUID) -> None:
 async def resolve(unclear: Unclear, heartbeat: Callable[..., None]) -> Step:
     """The redelivery table: what follows an attempt whose outcome is unclear."""
     given = unclear.dispatch
-    if unclear.error_class == "interrupted" and (settled := await _settled_from_kept(unclear)):
-        return settled
+    try:
+        if unclear.error_class == "interrupted" and (settled := await _settled_from_kept(unclear)):
+            return settled
+    except KeyUnavailable as error:
+        _log_unreadable(unclear, error)
+        if given.record is None or given.record.effect != "read":
+            return await to_the_end(operations.settle_uncertain, unclear)
     facts = await in_thread(_facts, given.operation_id)
     operation, attempts_left = facts.operation, facts.operation.attempt < ATTEMPTS_MAX
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, given.attempt):
@@ -205,6 +216,11 @@ async def _settled_from_kept(unclear: Unclear) -> Settled | None:
     settled = await outcomes.settle(unclear.dispatch, outcome)
     await asyncio.to_thread(outcomes.drop, unclear.dispatch)
     return settled
+
+
+def _log_unreadable(unclear: Unclear, error: KeyUnavailable) -> None:
+    """What was learnt stays where it is: somebody may look at it once its key is back, and nothing is repeated."""
+    logger.error("the outcome of operation %s was kept and cannot be read: %s", unclear.dispatch.operation_id, error)
 
 
 async def _again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect, *, unsent: bool = False) -> Step:
