@@ -21,6 +21,7 @@ from kernel_project.primitives import keyring
 
 ABSENT = (NotFoundError, FileNotFoundError)
 UNFINISHED = "unfinished"  # files that are being written, before they have their name
+ALIKE = "alike/key"
 PAGE_OBJECTS = 10_000  # paths of one shard in memory at once
 
 
@@ -57,6 +58,25 @@ def get(path: str) -> bytes | None:
     """The plain bytes of an object, if it is there. Raises keyring.KeyUnavailable and keyring.Damaged."""
     data = _raw(path)
     return None if data is None else keys().open(data, path)
+
+
+def alike_key() -> bytes:
+    """The key by which equal secret values are known: made once for a store, and kept in it like any object.
+
+    A change of ARTIFACT_KEYS does not change it, so what was the same call before a rotation is so after it.
+    Raises keyring.KeyUnavailable if the key that seals it is not configured.
+    """
+    return _alike_key(settings.ARTIFACT_URL)
+
+
+@cache
+def _alike_key(_url: str) -> bytes:
+    found = get(ALIKE)
+    if found is None:
+        put_if_absent(ALIKE, secrets.token_bytes(keyring.KEY_BYTES))
+        found = get(ALIKE)  # of whoever was first
+    assert found is not None
+    return found
 
 
 def delete(path: str) -> None:

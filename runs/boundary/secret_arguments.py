@@ -7,6 +7,8 @@ that twins are known and an approval is bound to it. A value from the environmen
 from __future__ import annotations
 
 import copy
+import hashlib
+import hmac
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,8 +97,8 @@ def sealed(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         holder, name = place
         if not isinstance(source, Plain):
             holder[name] = f"{NAMED}{path}"
-        elif name in holder and not _is_word(holder[name], tool.name, path):
-            holder[name] = _word(holder[name], tool.name, path)
+        elif name in holder and not _is_word(holder[name], tool, path):
+            holder[name] = _word(holder[name], tool, path)
     return final
 
 
@@ -109,14 +111,14 @@ def _lost(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return final
 
 
-def _word(value: Any, tool: str, path: str) -> str:
+def _word(value: Any, tool: Tool, path: str) -> str:
     try:
         return SEALED + objects.keys().seal_alike(json.dumps(value), _about(tool, path))
     except keyring.KeyUnavailable:
         return LOST
 
 
-def _is_word(value: Any, tool: str, path: str) -> bool:
+def _is_word(value: Any, tool: Tool, path: str) -> bool:
     if value == LOST:
         return True
     if not isinstance(value, str) or not WORD.fullmatch(value):
@@ -128,17 +130,18 @@ def _is_word(value: Any, tool: str, path: str) -> bool:
     return True
 
 
-def _opened(word: str, tool: str, path: str) -> Any:
+def _opened(word: str, tool: Tool, path: str) -> Any:
     return json.loads(objects.keys().open_alike(word.removeprefix(SEALED), _about(tool, path)))
 
 
-def _about(tool: str, path: str) -> str:
-    return f"{tool} {path}"
+def _about(tool: Tool, path: str) -> str:
+    """Where a word opens: in that argument of that tool of that project alone."""
+    return json.dumps([tool.project_id, tool.name, path])
 
 
 def as_checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What is compared with the schema: sealed values opened. Named ones stay names, nobody reads them for that."""
-    return _open_all(tool.name, tool.configuration, arguments, lambda _: None)[0]
+    return _open_all(tool, arguments, lambda _: None)[0]
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ def opened(given: Dispatch) -> Opened:
     if tool is None or "secret_arguments" not in tool.configuration:
         return Opened(given)
     try:
-        arguments, values = _open_all(tool.name, tool.configuration, given.arguments, resolve)
+        arguments, values = _open_all(tool, given.arguments, resolve)
     except (ValueMissing, ValueError, keyring.KeyUnavailable, keyring.Damaged) as error:
         raise NotSent(f"a secret argument cannot be had: {getattr(error, 'message', error)}") from None
     return Opened(replace(given, arguments=arguments), tuple(values))
@@ -192,12 +195,27 @@ def _has(value: Any, parts: Sequence[str]) -> bool:
     return any(part in text for text in _texts(value) for part in parts)
 
 
+def comparable(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What twins are known by: sealed arguments, with hashes for words that do not change with ARTIFACT_KEYS."""
+    final = copy.deepcopy(dict(arguments))
+    for path, source in declared(tool.configuration).items():
+        place = _place(final, path) if isinstance(source, Plain) else None
+        if place is not None and place[1] in place[0] and place[0][place[1]] != LOST:
+            place[0][place[1]] = _alike(tool, path, _opened(place[0][place[1]], tool, path))
+    return final
+
+
+def _alike(tool: Tool, path: str, value: Any) -> str:
+    text = json.dumps([_about(tool, path), value], sort_keys=True)
+    return "secret:alike:" + hmac.new(objects.alike_key(), text.encode(), hashlib.sha256).hexdigest()
+
+
 def _open_all(
-    tool: str, configuration: Mapping[str, Any], arguments: Mapping[str, Any], read: Callable[[Any], str | None]
+    tool: Tool, arguments: Mapping[str, Any], read: Callable[[Any], str | None]
 ) -> tuple[dict[str, Any], list[str]]:
     final = copy.deepcopy(dict(arguments))
     values: list[str] = []
-    for path, source in declared(configuration).items():
+    for path, source in declared(tool.configuration).items():
         place = _place(final, path)
         value = place[0].get(place[1]) if place else None
         if place is None or not isinstance(value, str):

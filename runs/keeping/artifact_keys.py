@@ -22,7 +22,7 @@ HERE = Path(__file__).parent.parent
 BODIES_PER_BATCH = 500  # rows of one short transaction, of 8 KiB at most
 OBJECTS_PER_STEP = 100  # between two looks at the clock
 PROBLEMS_SHOWN_MAX = 20
-FLAT = (artifacts.DOOMED, artifacts.OUTCOMES)  # few objects, which do not stay
+FLAT = (artifacts.DOOMED, artifacts.OUTCOMES, objects.ALIKE)  # few objects
 
 
 @dataclass

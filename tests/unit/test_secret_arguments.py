@@ -8,14 +8,15 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from django.conf import settings
 
 from kernel_project.primitives import keyring
 from kernel_project.primitives.errors import Invalid
-from runs.boundary import compensation, objects, perform, secret_arguments
+from runs.boundary import compensation, intents, objects, perform, secret_arguments
 from runs.boundary.compensation_declared import Compensation
 from runs.boundary.contracts import Refused
 from runs.boundary.models.contracts import ModelAnswer, ToolCall
-from runs.models import Operation, Tool
+from runs.models import Agent, AgentVersion, Operation, Run, Tool
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,9 @@ def test_a_value_of_any_kind_comes_back_as_it_was(value):
 
 def test_a_word_opens_at_its_own_place_alone():
     word = secret_arguments.sealed(PIN, {"card": {"pin": "1234"}})["card"]["pin"]
-    for elsewhere in (tool("send", **{"card.pin": {}}), tool(note={})):
+    foreign = tool(**{"card.pin": {}})
+    foreign.project_id = "another"
+    for elsewhere in (tool("send", **{"card.pin": {}}), tool(note={}), foreign):
         path = next(iter(elsewhere.configuration["secret_arguments"]))
         given = {"card": {"pin": word}} if "." in path else {"note": word}
         moved = secret_arguments.sealed(elsewhere, given)
@@ -83,7 +86,7 @@ def test_a_named_value_stands_nowhere_but_in_the_environment(monkeypatch):
     kept = secret_arguments.sealed(named, {"auth": {"token": "made up by the model"}})
     assert kept == secret_arguments.sealed(named, {}) == {"auth": {"token": "secret:named:auth.token"}}
     monkeypatch.setenv("SHOP_TOKEN", "t0ken")
-    opened, values = secret_arguments._open_all("pay", named.configuration, kept, secret_arguments.resolve)
+    opened, values = secret_arguments._open_all(named, kept, secret_arguments.resolve)
     assert (opened, values) == ({"auth": {"token": "t0ken"}}, ["t0ken"])
     with pytest.raises(ValueError, match="cannot be read"):
         secret_arguments.declared({"secret_arguments": {"a": {"from_env": "no name"}}})
@@ -135,3 +138,24 @@ def test_a_word_whose_key_is_gone_is_no_value(monkeypatch):
     repeated = json.loads(secret_arguments.without_secrets(answer, [PIN]).calls[0].arguments)
     with pytest.raises(keyring.KeyUnavailable, match="ARTIFACT_KEYS"):
         secret_arguments.as_checked(PIN, secret_arguments.sealed(PIN, repeated))
+
+
+def test_a_twin_is_known_after_the_keys_were_changed(monkeypatch, tmp_path):
+    """Also once the older key is gone."""
+    monkeypatch.setattr(settings, "ARTIFACT_URL", tmp_path.as_uri())
+    objects.store.cache_clear()
+    digests = set()
+    for ring in ({"k": b"1" * 32}, {"new": b"2" * 32, "k": b"1" * 32}, {"new": b"2" * 32}):
+        monkeypatch.setattr(objects, "keys", lambda ring=ring: keyring.Keyring(ring))
+        objects._alike_key.cache_clear()
+        configured = {**PIN.configuration, "unique_by": ["card.pin"]}
+        pay = Tool(name="pay", exposed_name="pay", input_schema={}, kind="python", configuration=configured)
+        wanted = [intents.Wanted("pay", {"card": {"pin": pin}}) for pin in ("98765", "11111")]
+        run = Run(agent_version=AgentVersion(agent=Agent(name="a")))
+        one, other = [draft.operation for draft in intents.draft(run, 1, wanted, [pay])]
+        assert one.state == "proposed", one.error_message
+        assert (one.call_digest, one.unique_key) != (other.call_digest, other.unique_key)
+        digests.add((one.call_digest, one.unique_key))
+        objects.reseal(objects.ALIKE)
+    objects.store.cache_clear()
+    assert len(digests) == 1
