@@ -253,3 +253,38 @@ def test_a_held_body_is_sealed_anew_and_not_changed_otherwise(store, run, monkey
     for change in ({"body": b"x"}, {"body": None, "purged_at": "2026-01-01T00:00Z"}):
         with pytest.raises(IntegrityError, match="legal hold"), transaction.atomic():
             Artifact.objects.filter(digest=digest).update(**change)
+
+
+def test_one_object_that_cannot_be_read_holds_up_no_other_and_goes_when_nobody_refers_to_it(store, run, monkeypatch):
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    purged = kept(run, b"p" * LARGE)
+    artifacts.stage(b"s" * LARGE)
+    objects.keep_position(artifacts.SWEEP, "")
+    with_keys(monkeypatch, "new=env:KEY_NEW")
+    Artifact.objects.filter(digest=purged).update(body=None, purged_at="2026-01-01T00:00Z")
+    late = artifacts.stage(b"l" * LARGE)
+    artifacts.sweep(NOW)
+    assert (count(store, "sha256"), count(store, "doomed")) == (0, 3)
+    with_keys(monkeypatch, "")
+    artifacts.claim(run.id, Artifact.Kind.RESULT, [late])
+    assert (artifacts.sweep(NOW), count(store, "doomed")) == (2, 1), "what is claimed waits for its key"
+    with_keys(monkeypatch, "new=env:KEY_NEW")
+    assert (artifacts.sweep(NOW), count(store, "doomed")) == (0, 0)
+    assert artifacts.read(run.id, late.digest) == b"l" * LARGE
+
+
+def test_what_was_moved_aside_unread_is_read_once_its_key_is_back(store, run, monkeypatch):
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    staged = artifacts.stage(b"m" * LARGE)
+    with_keys(monkeypatch, "")
+    artifacts.sweep(NOW)
+    artifacts.claim(run.id, Artifact.Kind.RESULT, [staged])
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    assert artifacts.read(run.id, staged.digest) == b"m" * LARGE
+
+
+def test_good_bytes_win_over_those_under_a_lost_key(store, run, monkeypatch):
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    artifacts.stage(b"g" * LARGE)
+    with_keys(monkeypatch, "new=env:KEY_NEW")
+    assert artifacts.read(run.id, kept(run, b"g" * LARGE)) == b"g" * LARGE
