@@ -27,6 +27,7 @@ from runs.models import Tool
 
 SEALED, NAMED, LOST = "secret:sealed:", "secret:named:", "secret:lost"
 WORD = re.compile(rf"{SEALED}[A-Za-z0-9][A-Za-z0-9._-]{{0,31}}:[A-Za-z0-9_=-]+", re.ASCII)
+KEY_OF_WORD = re.compile(rf"{SEALED}([A-Za-z0-9][A-Za-z0-9._-]{{0,31}}):", re.ASCII)
 PATHS_MAX = 20
 UNREADABLE = "[arguments that could not be read, of a tool with secret ones, are not kept]"
 MARK = "[a secret argument]"

@@ -23,8 +23,8 @@ from kernel_project.primitives.errors import Invalid, NotFound
 from outbox.contracts import Actor
 from runs.boundary import artifacts, objects
 from runs.keeping import artifact_keys, holds
-from runs.models import Artifact, Run
-from tests.boundary_scene import make_project, make_run
+from runs.models import Artifact, Run, Tool
+from tests.boundary_scene import make_project, make_run, make_scene
 from tests.waiting import until_sync
 
 pytestmark = pytest.mark.django_db
@@ -288,3 +288,15 @@ def test_good_bytes_win_over_those_under_a_lost_key(store, run, monkeypatch):
     artifacts.stage(b"g" * LARGE)
     with_keys(monkeypatch, "new=env:KEY_NEW")
     assert artifacts.read(run.id, kept(run, b"g" * LARGE)) == b"g" * LARGE
+
+
+def test_keys_of_secrets_in_calls_that_are_not_over_are_named(monkeypatch):
+    scene = make_scene(allow=False)
+    row = scene.row()
+    words = artifacts.stage_json({"pin": "secret:sealed:old:AAAA"})
+    artifacts.claim(row.run_id, Artifact.Kind.ARGUMENTS, [words])
+    configuration = {"secret_arguments": {"pin": {}}}
+    Tool.objects.filter(id=row.tool_id).update(configuration=configuration)
+    monkeypatch.setattr(artifacts, "read", lambda *_: words.data)
+    assert artifact_keys.keys_of_words("new") == ({"old": 1}, True)
+    assert artifact_keys.keys_of_words("old") == ({}, True)
