@@ -30,6 +30,8 @@ WORD = re.compile(rf"{SEALED}[A-Za-z0-9][A-Za-z0-9._-]{{0,31}}:[A-Za-z0-9_=-]+",
 KEY_OF_WORD = re.compile(rf"{SEALED}([A-Za-z0-9][A-Za-z0-9._-]{{0,31}}):", re.ASCII)
 PATHS_MAX = 20
 UNREADABLE = "[arguments that could not be read, of a tool with secret ones, are not kept]"
+ECHO = "[arguments that repeat a secret value of another call are not kept: leave the value out of this one]"
+TEXT_LEFT_OUT = "[the text beside arguments that could not be read, of a tool with secret ones, is not kept]"
 MARK = "[a secret argument]"
 VALUE_CHARS_MIN = 4  # of which an echo is hidden: shorter ones are in any sentence
 Path = Annotated[str, Field(min_length=1, max_length=200)]
@@ -68,7 +70,17 @@ def without_secrets(answer: ModelAnswer, tools: Sequence[Tool]) -> ModelAnswer:
         return answer
     values: list[str] = []
     calls = [_call(call, found[call.name], values) if call.name in found else call for call in answer.calls]
-    return answer.model_copy(update={"calls": tuple(calls), "text": _without(answer.text, values)})
+    calls = [call if call.name in found else _echoed(call, values) for call in calls]
+    unreadable = any(call.arguments == UNREADABLE for call in calls)
+    text = TEXT_LEFT_OUT if unreadable and answer.text else _without(answer.text, values)
+    return answer.model_copy(update={"calls": tuple(calls), "text": text})
+
+
+def _echoed(call: ToolCall, values: list[str]) -> ToolCall:
+    """Another call of the answer: one that repeats a secret value is not kept, and so not made with another value."""
+    if _without(call.arguments, values) == call.arguments:
+        return call
+    return call.model_copy(update={"arguments": ECHO})
 
 
 def _call(call: ToolCall, tool: Tool, values: list[str]) -> ToolCall:

@@ -15,6 +15,7 @@ from kernel_project.primitives.errors import Invalid
 from runs.boundary import compensation, intents, objects, perform, secret_arguments
 from runs.boundary.compensation_declared import Compensation
 from runs.boundary.contracts import Refused
+from runs.boundary.models.arguments import ArgumentsError, parse_arguments
 from runs.boundary.models.contracts import ModelAnswer, ToolCall
 from runs.models import Agent, AgentVersion, Operation, Run, Tool
 
@@ -70,7 +71,8 @@ def test_an_answer_is_kept_without_what_the_model_wrote_as_secret():
     kept = secret_arguments.without_secrets(answer, [PIN, Tool(name="other", exposed_name="other")])
     assert "98765" not in kept.model_dump_json()
     assert kept.calls[2] == calls[2]
-    assert kept.text == "I use [a secret argument]"
+    read = answer.model_copy(update={"calls": calls[:1]})
+    assert secret_arguments.without_secrets(read, [PIN]).text == "I use [a secret argument]"
 
 
 def test_without_a_key_the_value_is_not_kept_and_the_call_says_so(monkeypatch):
@@ -159,3 +161,20 @@ def test_a_twin_is_known_after_the_keys_were_changed(monkeypatch, tmp_path):
         objects.reseal(objects.ALIKE)
     objects.store.cache_clear()
     assert len(digests) == 1
+
+
+def test_another_call_that_repeats_the_value_is_not_kept_and_not_made():
+    calls = (
+        ToolCall(name="mail", arguments='{"text": "it is 98765"}'),
+        ToolCall(name="pay", arguments='{"card": {"pin": "98765"}}'),
+    )
+    answer = ModelAnswer(text="", calls=calls, finish_reason="tool_calls", provider="scripted")
+    kept = secret_arguments.without_secrets(answer, [PIN])
+    assert "98765" not in kept.model_dump_json()
+    assert isinstance(parse_arguments(kept.calls[0].arguments), ArgumentsError), "it is refused, not sent altered"
+
+
+def test_text_beside_arguments_that_cannot_be_read_is_not_kept():
+    call = ToolCall(name="pay", arguments='{"card": {"pin": "98765"')
+    answer = ModelAnswer(text="I use 98765", calls=(call,), finish_reason="tool_calls", provider="scripted")
+    assert "98765" not in secret_arguments.without_secrets(answer, [PIN]).model_dump_json()
