@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from base64 import b64encode
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from kernel_project.primitives.sql import rows
 from runs.boundary import objects
 from runs.models import Artifact
 
+logger = logging.getLogger(__name__)
 HERE = Path(__file__).parent.parent
 INLINE_BYTES_MAX = 8 * 1024  # up to here a row is cheaper than an object, and commits with what refers to it
 MEDIA_TYPE_CHARS_MAX = 100
@@ -130,10 +132,20 @@ def _object(path: str) -> bytes | None:
 
 def _spared(digest: str) -> bytes | None:
     """Bytes that the sweep was about to remove when a row claimed them: they go back to their place."""
-    data = _object(_doomed_path(digest))
+    data = _doomed(digest)
     if data is not None:
         objects.put_if_absent(_path(digest), data)
     return data
+
+
+def _doomed(digest: str) -> bytes | None:
+    try:
+        return objects.get(_doomed_path(digest))
+    except keyring.Damaged:  # or moved as it was, because it could not be read then
+        try:
+            return objects.get(_doomed_path(digest), about=_path(digest))
+        except keyring.Damaged as error:
+            raise Corrupt(str(error)) from None
 
 
 def sweep(grace: timedelta = ORPHAN_GRACE, seconds_max: float = SWEEP_SECONDS) -> int:
@@ -158,25 +170,44 @@ def sweep(grace: timedelta = ORPHAN_GRACE, seconds_max: float = SWEEP_SECONDS) -
 
 
 def _remove_doomed(edge: datetime, until: float) -> int:
-    gone = 0
-    while doomed := [_digest(path) for path in objects.old(DOOMED, edge, objects.PAGE_OBJECTS)]:
-        unclaimed = _unclaimed(doomed)
-        for digest in doomed:
-            if digest not in unclaimed:
-                _spared(digest)
-            objects.delete(_doomed_path(digest))
+    gone, after = 0, ""
+    while page := objects.old(DOOMED, edge, objects.PAGE_OBJECTS, after):
+        after = page[-1]
+        unclaimed = _unclaimed([_digest(path) for path in page])
+        for path in page:
+            if _digest(path) in unclaimed or _goes_back(_digest(path)):
+                objects.delete(path)
         gone += len(unclaimed)
         if time.monotonic() > until:
             break
     return gone
 
 
+def _goes_back(digest: str) -> bool:
+    """Whether a claimed object is in its place again. One that cannot be read stays aside: it holds up no other."""
+    try:
+        _spared(digest)
+    except (Corrupt, keyring.KeyUnavailable) as error:
+        logger.error("an artifact that a run refers to stands aside and cannot be read: %s", error)
+        return False
+    return True
+
+
 def _doom(digest: str) -> None:
-    """Move an object aside: written anew, since its time begins now, and only then removed."""
-    data = _object(_path(digest))
-    if data is not None:
+    """Move an object aside: written anew, since its time begins now, and only then removed.
+
+    One that cannot be read is moved as it is: it goes like any other, unless a row claims it.
+    """
+    try:
+        data = _object(_path(digest))
+    except (Corrupt, keyring.KeyUnavailable) as error:
+        logger.warning("an artifact that nobody refers to cannot be read, and goes: %s", error)
+        objects.copy_as_it_is(_path(digest), _doomed_path(digest))
+    else:
+        if data is None:
+            return
         objects.put(_doomed_path(digest), data)
-        objects.delete(_path(digest))
+    objects.delete(_path(digest))
 
 
 def _digest(path: str) -> str:

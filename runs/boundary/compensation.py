@@ -6,7 +6,7 @@ for approvals, is cancelled, crashes and is reconciled like any other call, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,10 +14,10 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef
 from pydantic import ValidationError
 
-from kernel_project.primitives import ids
+from kernel_project.primitives import ids, keyring
 from kernel_project.primitives.canonical import canonical_bytes, parse_json, sha256_hex
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound
-from runs.boundary import artifacts, intents, journal, results
+from runs.boundary import artifacts, intents, journal, results, secret_arguments
 from runs.boundary.arguments import validate_arguments
 from runs.boundary.compensation_declared import Compensation
 from runs.boundary.declared import error_effect
@@ -93,18 +93,39 @@ def declaration(tool: Tool | None) -> Compensation | None:
 
 
 def _arguments(original: Operation, declared: Compensation, tool: Tool) -> Mapping[str, Any]:
-    values = Values(
-        operation_id=str(original.id),
-        arguments=parse_json(artifacts.read(original.run_id, original.arguments_digest)),
-        result=_result(original),
-    )
+    kept = parse_json(artifacts.read(original.run_id, original.arguments_digest))
+    result = _result(original)
+
+    def made(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(filled(declared.arguments, Values(str(original.id), arguments, result=result)))
+
     try:
-        arguments: dict[str, Any] = filled(declared.arguments, values)
+        arguments = _with_secrets(original, tool, kept, made)
+        checked = secret_arguments.as_checked(tool, arguments)
     except Missing as error:
         raise Invalid(f"the call that would undo it cannot be made: {error}") from None
-    if problems := validate_arguments(tool.input_schema, arguments):
+    except (ValueError, keyring.Damaged) as error:
+        raise Invalid(f"the call that would undo it cannot be made: a secret argument: {error}") from None
+    if problems := validate_arguments(tool.input_schema, checked):
         raise Invalid(f"the call that would undo it does not fit {tool.name}: {problems[0]}")
     return arguments
+
+
+def _with_secrets(
+    original: Operation, tool: Tool, kept: Mapping[str, Any], made: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The arguments for the tool that undoes; a secret of the original goes on into arguments that are secret there.
+
+    A word opens at its own place alone, so it is opened as the original's and sealed as this tool's.
+    """
+    if place := secret_arguments.open_place(tool, made(kept)):
+        raise Invalid(
+            f"the call that would undo it needs a secret argument of {original.name} in {place!r}: "
+            f"declare that one in secret_arguments of {tool.name}, or leave it out of the compensation"
+        )
+    source = original.tool
+    assert source is not None, "whoever declares a compensation is there"
+    return secret_arguments.sealed(tool, made(secret_arguments.as_checked(source, kept)))
 
 
 def _result(original: Operation) -> Any:

@@ -76,6 +76,7 @@ def _checked(operation: Operation, tool: Tool, arguments: Any, by: str) -> _Edit
     try:
         plain = secret_arguments.sealed(tool, without_key(tool, arguments, operation.id))
         checked = secret_arguments.as_checked(tool, plain)
+        alike = secret_arguments.comparable(tool, plain)
     except (ValueError, keyring.KeyUnavailable) as error:
         raise Conflict(str(error)) from None
     if problems := validate_arguments(tool.input_schema, checked):
@@ -86,8 +87,8 @@ def _checked(operation: Operation, tool: Tool, arguments: Any, by: str) -> _Edit
         raise Conflict(str(error)) from None
     return _Edit(
         staged=artifacts.stage_json(with_key(tool, plain, operation.id)),
-        call_digest=sha256_hex(canonical_bytes(plain)),
-        unique_key=twins.unique_key(tool.name, unique.unique_by, plain),
+        call_digest=sha256_hex(canonical_bytes(alike)),
+        unique_key=twins.unique_key(tool.name, unique.unique_by, alike),
         on_twin=unique.on_twin,
         by=by,
     )

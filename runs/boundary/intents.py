@@ -152,14 +152,15 @@ def _draft(run: Run, turn: int, position: int, call: Wanted, tool: Tool | None) 
     try:
         call = replace(call, arguments=secret_arguments.sealed(tool, call.arguments))
         checked = secret_arguments.as_checked(tool, call.arguments)
+        alike = secret_arguments.comparable(tool, call.arguments)
     except (ValueError, keyring.KeyUnavailable) as error:
         return _unusable(operation, call, "bad_registration", str(error))
     if problems := validate_arguments(tool.input_schema, checked):
         text = "the arguments do not fit the tool's schema: " + "; ".join(problems[:PROBLEMS_SHOWN_MAX])
         return _unusable(operation, call, "invalid_arguments", text)
     try:
-        operation.call_digest = sha256_hex(canonical_bytes(dict(call.arguments)))
-        operation.unique_key = twins.unique_key(tool.name, unique.unique_by, call.arguments)
+        operation.call_digest = sha256_hex(canonical_bytes(alike))
+        operation.unique_key = twins.unique_key(tool.name, unique.unique_by, alike)
         arguments = artifacts.stage_json(with_key(tool, call.arguments, operation.id))
     except NotCanonical as error:
         operation.call_digest = operation.unique_key = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -19,8 +20,10 @@ from obstore.store import LocalStore, ObjectStore, S3Store
 
 from kernel_project.primitives import keyring
 
+logger = logging.getLogger(__name__)
 ABSENT = (NotFoundError, FileNotFoundError)
 UNFINISHED = "unfinished"  # files that are being written, before they have their name
+ALIKE = "alike/key"
 PAGE_OBJECTS = 10_000  # paths of one shard in memory at once
 
 
@@ -49,14 +52,52 @@ def put(path: str, data: bytes) -> None:
 
 def put_if_absent(path: str, data: bytes) -> None:
     """Write an object unless there is one: it has the same content, whatever key it is sealed with."""
-    with contextlib.suppress(AlreadyExistsError):
+    try:
         _write(path, keys().seal(data, path), over=False)
+    except AlreadyExistsError:
+        if _under_lost_key(path):
+            put(path, data)
 
 
-def get(path: str) -> bytes | None:
-    """The plain bytes of an object, if it is there. Raises keyring.KeyUnavailable and keyring.Damaged."""
+def _under_lost_key(path: str) -> bool:
+    """Whether nobody could read the object: then the bytes at hand are better than those that are there."""
+    name = keyring.sealed_with(_beginning(path) or b"")
+    return bool(name) and name not in keys().keys
+
+
+def get(path: str, about: str = "") -> bytes | None:
+    """The plain bytes of an object, if it is there. Raises keyring.KeyUnavailable and keyring.Damaged.
+
+    `about` is the path that it was sealed for, if it has been moved since.
+    """
     data = _raw(path)
-    return None if data is None else keys().open(data, path)
+    return None if data is None else keys().open(data, about or path)
+
+
+def copy_as_it_is(path: str, target: str) -> None:
+    """Copy an object with its seal, of which this needs no key."""
+    data = _raw(path)
+    if data is not None:
+        _write(target, data, over=True)
+
+
+def alike_key() -> bytes:
+    """The key by which equal secret values are known: made once for a store, and kept in it like any object.
+
+    A change of ARTIFACT_KEYS does not change it, so what was the same call before a rotation is so after it.
+    Raises keyring.KeyUnavailable if the key that seals it is not configured.
+    """
+    return _alike_key(settings.ARTIFACT_URL)
+
+
+@cache
+def _alike_key(_url: str) -> bytes:
+    found = get(ALIKE)
+    if found is None:
+        put_if_absent(ALIKE, secrets.token_bytes(keyring.KEY_BYTES))
+        found = get(ALIKE)  # of whoever was first
+    assert found is not None
+    return found
 
 
 def delete(path: str) -> None:
@@ -102,8 +143,12 @@ def pages(prefix: str, edge: datetime, after: str) -> Iterator[list[str]]:
 
 
 def position(name: str) -> str:
-    """How far a walk over the store has come; "" at its beginning."""
-    return (get(f"positions/{name}") or b"").decode()
+    """How far a walk over the store has come; "" at its beginning, and where that cannot be read."""
+    try:
+        return (get(f"positions/{name}") or b"").decode()
+    except (keyring.Damaged, keyring.KeyUnavailable) as error:
+        logger.warning("the walk %r begins anew: %s", name, error)
+        return ""
 
 
 def keep_position(name: str, path: str) -> None:

@@ -17,6 +17,7 @@ from obstore.exceptions import BaseError
 from psycopg_pool import PoolTimeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from kernel_project.primitives.keyring import Damaged
 from runs.boundary import artifacts, faults, operations
 from runs.boundary.contracts import Dispatch, EffectResult
 from runs.boundary.operations import Settled
@@ -89,11 +90,14 @@ def _keep(given: Dispatch, outcome: Outcome) -> bool:
 
 
 def kept(given: Dispatch) -> Outcome | None:
-    """What an earlier delivery learnt and could not write; None if there is nothing, or nothing that can be read."""
+    """What an earlier delivery learnt and could not write; None if there is nothing, or nothing that can be read.
+
+    Raises KeyUnavailable if it can be read once its key is configured again.
+    """
     try:
         data = artifacts.kept_outcome(given.operation_id, given.attempt)
         return None if data is None else Outcome.model_validate_json(data)
-    except (BaseError, OSError, ValidationError) as error:
+    except (BaseError, OSError, ValidationError, Damaged) as error:
         logger.warning("what was kept of operation %s is lost: %s", given.operation_id, type(error).__name__)
         return None
 

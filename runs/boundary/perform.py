@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db.models import DateTimeField, Func
 
+from kernel_project.primitives.keyring import KeyUnavailable
 from runs.boundary import declared, faults, operations, outcomes, secret_arguments
 from runs.boundary.contracts import Dispatch, EffectResult, NotSent, ProbeAnswer, ProbeVerdict, Refused
 from runs.boundary.effects import adapter
@@ -112,12 +113,12 @@ async def _answer(opened: Opened) -> EffectResult:
     try:
         await asyncio.wait({task}, timeout=given.timeout_seconds + TIMEOUT_GRACE_SECONDS)
     except asyncio.CancelledError:
-        await uninterrupted(asyncio.ensure_future(_stop(task, given)))
+        await uninterrupted(asyncio.ensure_future(_stop(task, opened)))
         if _has_answer(task):
             await outcomes.settle(given, Outcome(result=task.result()))
         raise
     if not task.done():
-        await _stop(task, given)
+        await _stop(task, opened)
         if not _has_answer(task):
             raise TimeoutError(f"no answer within {given.timeout_seconds:g} s")
     if task.cancelled():
@@ -133,23 +134,24 @@ def _has_answer(task: asyncio.Task[EffectResult]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-async def _stop(task: asyncio.Task[EffectResult], given: Dispatch) -> None:
+async def _stop(task: asyncio.Task[EffectResult], opened: Opened) -> None:
     """Tell the call to end, and wait for that a little while."""
     task.cancel()
     await asyncio.wait({task}, timeout=STOP_SECONDS_MAX)
     if not task.done() and len(_late) < LATE_WATCHED_MAX:
-        watcher = asyncio.create_task(_take_up(task, given))
+        watcher = asyncio.create_task(_take_up(task, opened))
         _late.add(watcher)
         watcher.add_done_callback(_late.discard)
 
 
-async def _take_up(task: asyncio.Task[EffectResult], given: Dispatch) -> None:
+async def _take_up(task: asyncio.Task[EffectResult], opened: Opened) -> None:
     """Keep the finish of a call that nobody waits for any more: it is evidence for an unclear operation (C59)."""
+    given = opened.dispatch
     await asyncio.wait({task})
     try:
         outcome = Outcome(result=task.result())
     except (NotSent, Refused) as error:
-        outcome = Outcome(error_class=_name(error), message=str(error))
+        outcome = Outcome(error_class=_name(error), message=opened.hidden(str(error)))
     except (Exception, asyncio.CancelledError) as error:
         logger.info("operation %s attempt %s ended late: %s", given.operation_id, given.attempt, _name(error))
         return
@@ -159,8 +161,13 @@ async def _take_up(task: asyncio.Task[EffectResult], given: Dispatch) -> None:
 async def give_up(operation_id: UUID) -> None:
     """Give an outcome to an operation that is still dispatched while its run ends, without another attempt."""
     step = await in_thread(operations.interrupted, operation_id)
-    if step is None or await _settled_from_kept(step):
+    if step is None:
         return
+    try:
+        if await _settled_from_kept(step):
+            return
+    except KeyUnavailable as error:
+        _log_unreadable(step, error)
     facts = await in_thread(_facts, operation_id)
     if facts.operation.probes and (answer := await probe(step.dispatch)).verdict == ProbeVerdict.ONE:
         await outcomes.settle(step.dispatch, Outcome(result=found(answer), found_by="probe"))
@@ -171,8 +178,13 @@ async def give_up(operation_id: UUID) -> None:
 async def resolve(unclear: Unclear, heartbeat: Callable[..., None]) -> Step:
     """The redelivery table: what follows an attempt whose outcome is unclear."""
     given = unclear.dispatch
-    if unclear.error_class == "interrupted" and (settled := await _settled_from_kept(unclear)):
-        return settled
+    try:
+        if unclear.error_class == "interrupted" and (settled := await _settled_from_kept(unclear)):
+            return settled
+    except KeyUnavailable as error:
+        _log_unreadable(unclear, error)
+        if given.record is None or given.record.effect != "read":
+            return await to_the_end(operations.settle_uncertain, unclear)
     facts = await in_thread(_facts, given.operation_id)
     operation, attempts_left = facts.operation, facts.operation.attempt < ATTEMPTS_MAX
     if (operation.state, operation.attempt) != (STATE.DISPATCHED, given.attempt):
@@ -204,6 +216,11 @@ async def _settled_from_kept(unclear: Unclear) -> Settled | None:
     settled = await outcomes.settle(unclear.dispatch, outcome)
     await asyncio.to_thread(outcomes.drop, unclear.dispatch)
     return settled
+
+
+def _log_unreadable(unclear: Unclear, error: KeyUnavailable) -> None:
+    """What was learnt stays where it is: somebody may look at it once its key is back, and nothing is repeated."""
+    logger.error("the outcome of operation %s was kept and cannot be read: %s", unclear.dispatch.operation_id, error)
 
 
 async def _again(unclear: Unclear, heartbeat: Callable[..., None], effect: Effect, *, unsent: bool = False) -> Step:

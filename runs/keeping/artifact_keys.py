@@ -6,23 +6,29 @@ One that was cut off is gone on with where it stopped; what it had done is not d
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 from django.db import connection, transaction
+from django.db.models import Q
 
 from kernel_project.primitives import keyring
-from kernel_project.primitives.errors import Invalid
+from kernel_project.primitives.errors import Invalid, NotFound
 from kernel_project.primitives.sql import rows
-from runs.boundary import artifacts, objects
+from runs.boundary import artifacts, objects, secret_arguments
+from runs.models import Operation
 
 HERE = Path(__file__).parent.parent
 BODIES_PER_BATCH = 500  # rows of one short transaction, of 8 KiB at most
 OBJECTS_PER_STEP = 100  # between two looks at the clock
 PROBLEMS_SHOWN_MAX = 20
-FLAT = (artifacts.DOOMED, artifacts.OUTCOMES)  # few objects, which do not stay
+CALLS_LOOKED_AT_MAX = 100_000  # about a millisecond each
+STATE = Operation.State
+FLAT = (artifacts.DOOMED, artifacts.OUTCOMES, objects.ALIKE)  # few objects
 
 
 @dataclass
@@ -35,6 +41,8 @@ class Rotated:
     failed: int = 0
     problems: list[str] = field(default_factory=list)
     complete: bool = False
+    words: dict[str, int] = field(default_factory=dict)  # calls not over with a secret under it, by older key
+    words_counted: bool = True  # False: there are more calls than are looked at
 
 
 def rotate(seconds_max: float = float("inf"), progress: Callable[[Rotated], None] = lambda _: None) -> Rotated:
@@ -47,8 +55,34 @@ def rotate(seconds_max: float = float("inf"), progress: Callable[[Rotated], None
         progress(made)
         if time.monotonic() > until:
             return made
+    made.words, made.words_counted = keys_of_words(made.key)
     made.complete = True
     return made
+
+
+def keys_of_words(newest: str) -> tuple[dict[str, int], bool]:
+    """Older keys of secret arguments of calls that may still need them, with how many; whether all were looked at.
+
+    Words stand inside arguments, whose digest is bound to approvals, so they are not sealed anew: their keys have to
+    stay until the calls have ended and cannot be undone any more.
+    """
+    is_open = Q(state__in=(STATE.PROPOSED, STATE.AWAITING_APPROVAL, STATE.DISPATCHED, STATE.UNCERTAIN))
+    undoable = Q(effect="write", tool__compensation__isnull=False)
+    wanted = Operation.objects.filter(is_open | undoable, tool__configuration__has_key="secret_arguments")
+    found = list(wanted.order_by("-id").values_list("run_id", "arguments_digest")[: CALLS_LOOKED_AT_MAX + 1])
+    counts: Counter[str] = Counter()
+    for run_id, digest in found[:CALLS_LOOKED_AT_MAX]:
+        counts.update(_keys_in(run_id, digest))
+    counts.pop(newest, None)
+    return dict(counts), len(found) <= CALLS_LOOKED_AT_MAX
+
+
+def _keys_in(run_id: UUID, digest: str) -> set[str]:
+    try:
+        arguments = artifacts.read(run_id, digest).decode()
+    except (NotFound, artifacts.Corrupt, keyring.KeyUnavailable):
+        return set()
+    return set(secret_arguments.KEY_OF_WORD.findall(arguments))
 
 
 def _steps(made: Rotated) -> Iterator[None]:

@@ -6,13 +6,14 @@ A purge that was killed has done some batches and no half one; the next one goes
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -40,6 +41,7 @@ STALE_SECONDS = 60  # a purge that has done no batch for so long was killed
 HOLDS_TOLD_MAX = 50
 FULL_LOOK_HOURS = 24  # in between a tick begins where the last one ended: what was kept then waits so long
 
+T = TypeVar("T")
 Rows = list[UUID]
 Place = tuple[datetime, UUID]  # of a run in the order of their ends
 BEGINNING = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
@@ -100,11 +102,17 @@ def purge(
     total: Counts = Counter()
     complete = all(
         _carry_out(made, step, _begin_look(project, step, whole=whole), until, total, progress)
-        for step in STEPS
+        for step in (STEPS if whole else _turned(STEPS))
         if step.record_class in rules
     )
     _end(made, by, total, "completed" if complete else "out of time")
     return Receipt(project, dict(total), _holds(project), complete)
+
+
+def _turned(these: Sequence[T]) -> list[T]:
+    """The same beginning anywhere: a tick that is too short for all of them starves none for ever."""
+    begin = secrets.randbelow(max(len(these), 1))
+    return [*these[begin:], *these[:begin]]
 
 
 def _begin(project: str) -> Purge:
@@ -137,7 +145,11 @@ class Look:
 
 def _begin_look(project: str, step: Step, *, whole: bool) -> Look:
     rule = RetentionRule.objects.filter(project=project, record_class=step.record_class)
-    stale = Q(looked_all_at__isnull=True) | Q(looked_all_at__lt=Now() - timedelta(hours=FULL_LOOK_HOURS))
+    over_since = ExpressionWrapper(F("looked_all_at") - F("days") * timedelta(days=1), output_field=DateTimeField())
+    stale = Q(looked_all_at__isnull=True) | Q(
+        looked_all_at__lt=Now() - timedelta(hours=FULL_LOOK_HOURS),
+        looked_until__gte=over_since,  # the last one came to what was its end: one that did not is gone on with
+    )
     for chosen in [rule] if whole else [rule.filter(stale)]:
         chosen.update(looked_all_at=Now(), looked_until=None)
     over = ExpressionWrapper(Now() - F("days") * timedelta(days=1), output_field=DateTimeField())
@@ -153,7 +165,6 @@ def _carry_out(
     after = look.begin
     for _ in range(BATCHES_MAX):
         if time.monotonic() > until:
-            rule.update(looked_until=after[0])
             return False
         found = _candidates(made.project, step, look.edge, after)
         if not found:
@@ -161,6 +172,7 @@ def _carry_out(
             return True
         after = found[-1]
         total.update(_batch(made, step, look.edge, [run_id for _, run_id in found], total))
+        rule.update(looked_until=after[0])
         progress(step.record_class, total)
         _pause()
     return False

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from kernel_project.primitives import keyring
 from outbox.contracts import Actor
 from outbox.models import Event
-from runs.boundary import operations, outcomes, reconcile
+from runs.boundary import objects, operations, outcomes, reconcile
 from runs.boundary.contracts import EffectResult, NotSent
 from runs.boundary.operations import Superseded
 from runs.boundary.perform import give_up
@@ -206,3 +207,26 @@ def test_a_refusal_is_kept_as_well():
     scene, given = died_after_the_effect("opaque")
     outcomes._keep(given, outcomes.Outcome(error_class=NotSent.__name__, message="no route"))
     assert perform_now(scene.id).state == "failed"
+
+
+def kept_under_a_lost_key(given, monkeypatch) -> None:
+    with monkeypatch.context() as then:
+        then.setattr(objects, "keys", lambda: keyring.Keyring({"lost": b"1" * 32}))
+        outcomes._keep(given, outcomes.Outcome(result=ANSWER))
+
+
+@pytest.mark.parametrize("end", [perform_now, lambda operation_id: asyncio.run(give_up(operation_id))])
+def test_an_outcome_kept_under_a_lost_key_makes_it_uncertain_and_is_left_where_it_is(end, monkeypatch):
+    scene, given = died_after_the_effect("keyed")
+    kept_under_a_lost_key(given, monkeypatch)
+    end(scene.id)
+    assert (scene.row().state, len(scene.outside.effects), scene.outside.calls) == ("uncertain", 1, [])
+    with pytest.raises(keyring.KeyUnavailable, match="'lost'"):
+        outcomes.kept(given)
+
+
+def test_a_kept_outcome_whose_bytes_were_changed_is_none(monkeypatch):
+    _, given = died_after_the_effect("opaque")
+    kept_under_a_lost_key(given, monkeypatch)
+    monkeypatch.setattr(objects, "keys", lambda: keyring.Keyring({"lost": b"2" * 32}))
+    assert outcomes.kept(given) is None

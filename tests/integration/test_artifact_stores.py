@@ -23,8 +23,8 @@ from kernel_project.primitives.errors import Invalid, NotFound
 from outbox.contracts import Actor
 from runs.boundary import artifacts, objects
 from runs.keeping import artifact_keys, holds
-from runs.models import Artifact, Run
-from tests.boundary_scene import make_project, make_run
+from runs.models import Artifact, Run, Tool
+from tests.boundary_scene import make_project, make_run, make_scene
 from tests.waiting import until_sync
 
 pytestmark = pytest.mark.django_db
@@ -253,3 +253,50 @@ def test_a_held_body_is_sealed_anew_and_not_changed_otherwise(store, run, monkey
     for change in ({"body": b"x"}, {"body": None, "purged_at": "2026-01-01T00:00Z"}):
         with pytest.raises(IntegrityError, match="legal hold"), transaction.atomic():
             Artifact.objects.filter(digest=digest).update(**change)
+
+
+def test_one_object_that_cannot_be_read_holds_up_no_other_and_goes_when_nobody_refers_to_it(store, run, monkeypatch):
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    purged = kept(run, b"p" * LARGE)
+    artifacts.stage(b"s" * LARGE)
+    objects.keep_position(artifacts.SWEEP, "")
+    with_keys(monkeypatch, "new=env:KEY_NEW")
+    Artifact.objects.filter(digest=purged).update(body=None, purged_at="2026-01-01T00:00Z")
+    late = artifacts.stage(b"l" * LARGE)
+    artifacts.sweep(NOW)
+    assert (count(store, "sha256"), count(store, "doomed")) == (0, 3)
+    with_keys(monkeypatch, "")
+    artifacts.claim(run.id, Artifact.Kind.RESULT, [late])
+    assert (artifacts.sweep(NOW), count(store, "doomed")) == (2, 1), "what is claimed waits for its key"
+    with_keys(monkeypatch, "new=env:KEY_NEW")
+    assert (artifacts.sweep(NOW), count(store, "doomed")) == (0, 0)
+    assert artifacts.read(run.id, late.digest) == b"l" * LARGE
+
+
+def test_what_was_moved_aside_unread_is_read_once_its_key_is_back(store, run, monkeypatch):
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    staged = artifacts.stage(b"m" * LARGE)
+    with_keys(monkeypatch, "")
+    artifacts.sweep(NOW)
+    artifacts.claim(run.id, Artifact.Kind.RESULT, [staged])
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    assert artifacts.read(run.id, staged.digest) == b"m" * LARGE
+
+
+def test_good_bytes_win_over_those_under_a_lost_key(store, run, monkeypatch):
+    with_keys(monkeypatch, "old=env:KEY_OLD")
+    artifacts.stage(b"g" * LARGE)
+    with_keys(monkeypatch, "new=env:KEY_NEW")
+    assert artifacts.read(run.id, kept(run, b"g" * LARGE)) == b"g" * LARGE
+
+
+def test_keys_of_secrets_in_calls_that_are_not_over_are_named(monkeypatch):
+    scene = make_scene(allow=False)
+    row = scene.row()
+    words = artifacts.stage_json({"pin": "secret:sealed:old:AAAA"})
+    artifacts.claim(row.run_id, Artifact.Kind.ARGUMENTS, [words])
+    configuration = {"secret_arguments": {"pin": {}}}
+    Tool.objects.filter(id=row.tool_id).update(configuration=configuration)
+    monkeypatch.setattr(artifacts, "read", lambda *_: words.data)
+    assert artifact_keys.keys_of_words("new") == ({"old": 1}, True)
+    assert artifact_keys.keys_of_words("old") == ({}, True)

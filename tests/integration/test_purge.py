@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import uuid
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -300,6 +302,31 @@ def test_a_tick_goes_on_where_the_last_one_ended_and_looks_at_everything_once_a_
     RetentionRule.objects.filter(project=project.slug).update(looked_all_at=now() - timedelta(hours=25))
     purge.purge_all(60)
     assert not Run.objects.filter(id=run.id).exists()
+
+
+def test_a_look_at_everything_that_takes_over_a_day_comes_to_its_end(project, monkeypatch):
+    """Killed in the middle of each tick, too: the place is kept with each batch."""
+    runs = [ended(project, 100 - number) for number in range(3)]
+    seen: list[Any] = []
+
+    def batch(_made, _step, _edge, run_ids, _total):
+        seen.append(run_ids[0])
+        if len(seen) % 3 == 0:
+            raise KeyboardInterrupt
+        return Counter()
+
+    monkeypatch.setattr(purge, "RUNS_PER_BATCH", 1)
+    monkeypatch.setattr(purge, "STALE_SECONDS", -10)
+    monkeypatch.setattr(purge, "STEPS", [step for step in purge.STEPS if step.record_class == "runs"])
+    monkeypatch.setattr(purge, "_batch", batch)
+    for _ in range(2):
+        RetentionRule.objects.filter(project=project.slug, looked_all_at__isnull=False).update(
+            looked_all_at=now() - timedelta(hours=25)
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            purge.purge_all(60)
+    assert [run.id for run in runs] == sorted(set(seen), key=seen.index)
+    assert seen.count(runs[0].id) == 1
 
 
 def test_what_is_left_of_a_purged_run_can_be_held(project):

@@ -36,6 +36,12 @@ class Command(BaseCommand):
         else:
             done = "all is under it" if made.complete and not made.failed else "not all is under it yet"
             self.stdout.write(f"key {made.key}: {made.bodies} bodies and {made.objects} objects sealed anew; {done}")
+            self.stdout.writelines(
+                f"  keep the key {key}: {calls} calls that are not over have secret arguments under it"
+                for key, calls in made.words.items()
+            )
+            if not made.words_counted:
+                self.stdout.write("  keep all keys: there are more calls with secret arguments than were looked at")
             self.stdout.writelines(f"  {problem}" for problem in made.problems)
         if made.failed:
             raise CommandError(f"{made.failed} could not be opened: keep the older keys")
