@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -10,6 +10,13 @@ from django.db.models import Q
 from django.db.models.functions import Lower
 
 NAMES_MAX = 100  # accounts of one person that are looked at
+# Who stands behind a name that is no person's, such as a key's: told by the apps above, which know such names.
+STANDING_BEHIND: list[Callable[[str], Set[str]]] = []
+
+
+def behind(name: str) -> frozenset[str]:
+    """This name, and those of whoever acts through it."""
+    return frozenset({name}).union(*(who(name) for who in STANDING_BEHIND))
 
 
 def same_person(names: Set[str]) -> frozenset[str]:

@@ -304,8 +304,11 @@ def why_not(approval: Approval, decider: Decider, verdict: Try, *, break_glass: 
 
 
 def is_own(name: str, decider: Decider) -> bool:
-    """Whether this name is one of the decider's, in whatever case, under whatever account."""
-    return bool(name) and name.lower() in {own.lower() for own in people.same_person(decider.names | {decider.name})}
+    """Whether this name is one of the decider's, in whatever case, under whatever account or key."""
+    if not name:
+        return False
+    own = {alike.lower() for alike in people.same_person(decider.names | {decider.name})}
+    return any(alike.lower() in own for alike in people.behind(name))
 
 
 def _votes(approval: Approval) -> list[str]:

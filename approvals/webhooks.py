@@ -19,6 +19,7 @@ from approvals.messages import Message, NotDelivered
 from kernel_project.primitives.addresses import AddressForbidden, NoAddress, Target, checked_target
 
 SECONDS_MAX = 10.0  # for all of one request, however slowly the other side talks
+CONNECT_SECONDS = 2.0  # to an address after which there is another one to try
 PORTS = {"http": 80, "https": 443}
 SECRET_PREFIX = "whsec_"  # noqa: S105  marks a secret in base64
 SECRET_BYTES_MIN = 16
@@ -59,17 +60,20 @@ async def _post(url: str, body: str, headers: dict[str, str]) -> int:
     target = await checked_target(parts.scheme, parts.hostname or "", port, settings.PRIVATE_HOSTS)
     for address in target.addresses[:-1]:
         with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
-            return await _post_to(address, target, url, body, headers)
-    return await _post_to(target.addresses[-1], target, url, body, headers)
+            return await _post_to(address, target, url, body, headers, CONNECT_SECONDS)
+    return await _post_to(target.addresses[-1], target, url, body, headers, SECONDS_MAX)
 
 
-async def _post_to(address: str, target: Target, url: str, body: str, headers: dict[str, str]) -> int:
+async def _post_to(
+    address: str, target: Target, url: str, body: str, headers: dict[str, str], connect_seconds: float
+) -> int:
     """To this address and no other: a name that means something else a moment later leads nowhere."""
     parts = urlsplit(url)
     host = f"[{address}]" if ":" in address else address
     place = parts._replace(netloc=f"{host}:{target.port}").geturl()
+    timeout = httpx2.Timeout(SECONDS_MAX, connect=connect_seconds)
     async with (
-        httpx2.AsyncClient(timeout=SECONDS_MAX, trust_env=False, follow_redirects=False) as client,
+        httpx2.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client,
         client.stream(
             "POST", place, content=body.encode(), headers={**headers, "host": parts.netloc},
             extensions={"sni_hostname": target.host},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,7 @@ HERE = Path(__file__).parent
 INTEGRATION = "agent-kernel"
 EVENTS_PER_APPEND_MAX = 1_000
 ENVELOPE_BYTES_MAX = 256 * 1024  # a quarter of a batch body; anything larger belongs into an artifact
+NUL_IN_JSON = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")  # after an even number of backslashes it is an escape
 # Stands for the sequence, which only the database knows, until it puts the number in. Random, so that no
 # hostile text can contain it.
 SEQUENCE_MARK = secrets.token_hex(16)
@@ -98,11 +100,16 @@ def envelope(event: NewEvent) -> str:
     }
     if event.evidence:
         whole["evidence"] = [{"ref": ref} for ref in event.evidence]
-    text = canonical_json(whole)
+    text = _without_nul(canonical_json(whole))
     if (size := len(text.encode())) > ENVELOPE_BYTES_MAX:
         told = f"a {event.type} event of {size} bytes is larger than {ENVELOPE_BYTES_MAX}"
         raise Invalid(f"{told}: put the content into an artifact")
     return text
+
+
+def _without_nul(text: str) -> str:
+    """JSON text whose NULs are written out. PostgreSQL's jsonb refuses them, and with them what the event settles."""
+    return NUL_IN_JSON.sub(r"\1\\\\u0000", text) if "\\u0000" in text else text
 
 
 def _given(event: NewEvent, total: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ SECRET_BYTES = 32  # 256 bits: no guessing, so a plain hash is enough
 PREFIX_BYTES = 6  # names the key in lists and logs, and finds its row
 TOKEN = re.compile(r"ak_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 NAME_CHARS_MAX = 100
+NAME_OF_KEY = "key:"  # how a key without a person is written down, with its prefix behind it
 LAST_USE_STEP = timedelta(minutes=1)  # how exact "last used" is: one write per key and minute at most
 # What a named person answers for.
 PERSONAL_SCOPES = frozenset(
@@ -102,3 +103,12 @@ def _note_use(key: ApiKey) -> None:
 def revoke(key_id: int, *, by: str = "") -> bool:
     """Take a key back, at once and for ever; False if it was already."""
     return ApiKey.objects.filter(id=key_id, revoked_at__isnull=True).update(revoked_at=Now(), revoked_by=by) == 1
+
+
+def people_behind(name: str) -> frozenset[str]:
+    """Who made the key that is written down as `key:PREFIX`, and whom it acts for; nobody for other names."""
+    if not name.lower().startswith(NAME_OF_KEY):
+        return frozenset()
+    made = ApiKey.objects.filter(prefix=name[len(NAME_OF_KEY) :].lower())
+    pairs = made.values_list("created_by", "user__username")
+    return frozenset(person for pair in pairs for person in pair if person)

@@ -1,10 +1,12 @@
--- Take the message that is due for longest, for as long as the lease lasts. The attempt counts before it is made.
+-- Take the message that is due for longest, of the channels that have a share left, for as long as the lease lasts.
+-- The attempt counts before it is made.
 UPDATE approvals_delivery d
 SET attempts = attempts + 1, lease_token = %(token)s,
     next_attempt_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 FROM (
     SELECT id FROM approvals_delivery
-    WHERE next_attempt_at <= clock_timestamp()
+    WHERE next_attempt_at <= clock_timestamp() AND (approval_id IS NOT NULL) = %(of_requests)s
+        AND channel_id <> ALL (%(spent)s::uuid[])
     ORDER BY next_attempt_at LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) due

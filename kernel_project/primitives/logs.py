@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,8 @@ from typing import Any
 
 MESSAGE_CHARS_MAX = 4_000  # a longer one is cut and says so
 TRACE_CHARS_MAX = 16_000  # its end is what tells
+FRAMES_MAX = 50  # of one exception; the last ones tell
+CAUSES_MAX = 10  # exceptions in a chain
 NAMES = ("request_id", "run_id", "operation_id")
 
 _bound: ContextVar[dict[str, str] | None] = ContextVar("log_ids", default=None)
@@ -50,7 +53,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
-            line["trace"] = self.formatException(record.exc_info)[-TRACE_CHARS_MAX:]
+            line["trace"] = _places(record.exc_info[1])[-TRACE_CHARS_MAX:]
         return json.dumps(line, ensure_ascii=True)  # nothing in a message can begin a line of its own
 
 
@@ -77,6 +80,19 @@ def configuration(level: str, form: str) -> dict[str, Any]:
         # our own errors tell what an exchange came to; the libraries quote addresses
         "loggers": {"httpx2": {"level": "WARNING"}, "httpcore2": {"level": "WARNING"}},
     }
+
+
+def _places(error: BaseException | None) -> str:
+    """Where it was raised and of which type, causes first. Its words are left out: they may quote what was handled."""
+    parts: list[str] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen and len(parts) < CAUSES_MAX:
+        seen.add(id(error))
+        frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
+        lines = [f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}' for frame in frames]
+        parts.append("\n".join([*lines, type(error).__name__]))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(reversed(parts))
 
 
 def _cut(text: str, chars_max: int) -> str:

@@ -70,5 +70,12 @@ def span(name: str, **facts: str) -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def _span(name: str, facts: dict[str, str]) -> Iterator[None]:
     known = {f"kernel.{key}": value for key, value in logs.ids().items()}
-    with _provider[0].get_tracer(SERVICE).start_as_current_span(name, attributes={**known, **facts}):
-        yield
+    tracer = _provider[0].get_tracer(SERVICE)
+    with tracer.start_as_current_span(
+        name, attributes={**known, **facts}, record_exception=False, set_status_on_exception=False
+    ) as begun:
+        try:
+            yield
+        except BaseException as error:  # of its type alone: its words may quote an argument
+            begun.set_status(import_module("opentelemetry.trace").StatusCode.ERROR, type(error).__name__)
+            raise

@@ -112,6 +112,8 @@ class ApiKeyAdmin(FactAdmin):
             return badge("expired")
         if key.user and not key.user.is_active:
             return badge("withdrawn", "its person is switched off")
+        if key.user is None and User.objects.filter(username=key.created_by, is_active=False).exists():
+            return badge("expired", "usable; its maker is switched off")
         return badge("granted", "usable")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
+import socket
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -14,7 +17,10 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import F
 
 from approvals import announcements, deliveries, services, webhooks
+from approvals.messages import NotDelivered
 from approvals.models import Approval, Channel, Delivery
+from kernel_project.primitives.addresses import Target
+from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Invalid
 from runs.boundary.intents import Wanted
 from tests.boundary_scene import at_once, committed, decider, make_scene, propose, rule
@@ -298,3 +304,53 @@ def test_a_retired_channel_announces_nothing_more(hook):
     rule(scene.project, "require", tool=scene.tool.name)
     scene.operation = scene.another(scene.run)
     assert not messages(scene).exists()
+
+
+def test_a_channel_that_hangs_holds_up_its_own_messages_only(hook, monkeypatch):
+    first, other = announced(target=hook.url), announced(target="http://127.0.0.1:9/")
+    second = first.another(first.run)
+    asked: list[str] = []
+
+    class Hangs:
+        def send(self, message):
+            asked.append(message.target)
+            if message.target == hook.url:
+                raise NotDelivered("no answer within 10 s")
+
+    monkeypatch.setattr(deliveries, "Webhook", Hangs)
+    monkeypatch.setattr(deliveries, "SLOW_SECONDS", 0.0)
+    assert deliveries.send_due() == 1
+    assert asked == [hook.url, "http://127.0.0.1:9/"]
+    waiting = Delivery.objects.get(approval__operation_id=second.id, occasion="requested")
+    assert waiting.attempts == 0
+    assert waiting.next_attempt_at > now()
+    assert messages(other, occasion="requested").get().sent_at is not None
+
+
+def test_a_channel_that_was_retired_sends_nothing_that_still_waited(hook):
+    scene = announced(target=hook.url)
+    announcements.retire_channel(messages(scene, occasion="requested").get().channel_id)
+    assert deliveries.send_due() == 0
+    assert messages(scene, occasion="requested").get().dropped == "the channel was retired"
+    assert not hook.received
+
+
+def test_an_address_that_swallows_connections_leaves_time_for_the_next(hook, monkeypatch):
+    scene = announced(target=hook.url)
+    port = urlsplit(hook.url).port
+    monkeypatch.setattr(webhooks, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(webhooks, "SECONDS_MAX", 2.0)
+
+    async def two_addresses(*_):
+        return Target("http", "127.0.0.1", port, ("127.0.0.2", "127.0.0.1"))
+
+    monkeypatch.setattr(webhooks, "checked_target", two_addresses)
+    with socket.socket() as full, contextlib.ExitStack() as callers:
+        full.bind(("127.0.0.2", port))
+        full.listen(0)
+        for _ in range(3):  # more than its queue takes: who comes now is not answered
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.2", port))
+        assert deliveries.send_due() == 1
+    assert messages(scene, occasion="requested").get().sent_at is not None

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.urls import reverse
 
 from approvals import services as approvals
 from approvals.contracts import Decider
 from kernel_project.primitives.errors import Forbidden
+from outbox import services as outbox
 from outbox.contracts import Actor
-from runs.boundary import reconcile
+from runs import keys
+from runs.boundary import reconcile, second_person
+from runs.loop.turns import run_event
 from runs.models import Operation
 from tests import console
 from tests.api_client import api_for, is_problem, make_person
@@ -54,6 +60,40 @@ def test_who_approved_the_call_may_not():
     with pytest.raises(Forbidden, match="you approved this call"):
         say(operation, "olga")
     assert say(operation, "anna").state == "reconciled"
+
+
+def test_who_made_the_key_that_started_the_run_may_not():
+    console.person("olga")
+    project = console.make_project()
+    key, _ = keys.create(project=project.slug, name="ci", scopes=["runs:start"], by="Olga")
+    operation = console.uncertain_run(project, by=f"key:{key.prefix}")
+    with pytest.raises(Forbidden, match="you started this run"):
+        say(operation, "olga")
+    as_herself = Decider(name="olga", groups=frozenset(), via="api")
+    assert approvals.is_own(f"key:{key.prefix}", as_herself)
+    assert not approvals.is_own("key:000000000000", as_herself)
+    assert say(operation, "anna").state == "reconciled"
+
+
+def test_who_let_it_go_on_before_or_wrote_to_it_may_not():
+    operation = console.uncertain_run(by="billing-service")
+    for number, (kind, name) in enumerate([("run.resumed", "olga"), ("run.resumed", "ida"), ("run.message", "vera")]):
+        data = {"status": "running", "reason": ""} if kind == "run.resumed" else {"number": 1, "message_ref": "r"}
+        event = run_event(operation.run, kind, data)
+        with transaction.atomic():
+            outbox.append([replace(event, attempt=number + 1, actor=Actor(id=name, type="human"))])
+    for name, part in (("olga", "let this run go on"), ("ida", "let this run go on"), ("vera", "wrote to this run")):
+        with pytest.raises(Forbidden, match=part):
+            say(operation, name)
+    assert say(operation, "anna").state == "reconciled"
+
+
+def test_who_had_a_part_in_the_run_above_may_not():
+    operation = console.uncertain_run(by="billing-service")
+    above = console.uncertain_run(by="olga").run
+    operation.run.parent_id = above.id
+    assert second_person.why_not(operation, "olga") == "you started this run"
+    assert second_person.why_not(operation, "anna") == ""
 
 
 def test_it_is_off_unless_it_is_set(settings):

@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from kernel_project.primitives import logs
+from kernel_project.primitives import logs, traces
 from runs.boundary.threads import in_thread
 from runs.loop.activities import guarded
 from runs.loop.contracts import PerformInput
@@ -78,10 +78,26 @@ def test_a_line_is_one_line_and_bounded_whatever_is_in_it(written):
     assert len(told["message"]) < logs.MESSAGE_CHARS_MAX + 50
     assert "characters)" in told["message"]
     assert failed["error"] == "ValueError"
-    assert "broken" in failed["trace"]
+    assert failed["trace"].endswith("ValueError")
+    assert "test_logs.py" in failed["trace"]
+    assert "broken" not in failed["trace"]  # an exception's words may quote an argument
 
 
 def test_text_lines_name_them_too():
     line = logging.LogRecord("n", logging.INFO, "p", 1, "said", (), None)
     with logs.about(run_id=RUN):
         assert logs.TextLines("%(message)s").format(line) == f"said [run_id={RUN}]"
+
+
+def test_a_span_tells_the_type_of_an_exception_and_none_of_its_words():
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
+    traces.begin_with(export.SimpleSpanProcessor(memory), "test")
+    try:
+        with pytest.raises(ValueError, match="secret"), traces.span("work"):
+            raise ValueError("secret")
+        [told] = memory.get_finished_spans()
+    finally:
+        traces.end()
+    assert told.status.description == "ValueError"
+    assert "secret" not in told.to_json()
