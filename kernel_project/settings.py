@@ -75,24 +75,26 @@ TEMPLATES = [
 # The pool's own back-off doubles: after an outage it would look for the database again only after as long a time as
 # the outage took. Giving up early and asking for a new connection at once keeps it at about a second.
 POOL_RECONNECT_SECONDS = 2.0
+POOL_WAIT_SECONDS = 10.0  # for a connection
+STORE_WAIT_SECONDS = 3.0  # for one to the event store's database: nothing but pages asks there, and they go on without
 
 
-def _pool(connections_max: int) -> dict[str, Any]:
+def _pool(connections_max: int, wait_seconds: float) -> dict[str, Any]:
     return {
         "min_size": 0,
         "max_size": connections_max,
-        "timeout": 10,
+        "timeout": wait_seconds,
         "reconnect_timeout": POOL_RECONNECT_SECONDS,
         "reconnect_failed": ConnectionPool.check,
     }
 
 
-def _database(url: str, pool_max: int) -> dict[str, Any]:
+def _database(url: str, pool_max: int, wait_seconds: float) -> dict[str, Any]:
     """A psycopg pool per process: threads borrow a checked connection, so none of them keeps a broken one (C65)."""
     return dict(dj_database_url.parse(url, engine="kernel_project.pooled_postgres")) | {
         "CONN_HEALTH_CHECKS": False,  # ours checks what it borrows
         "OPTIONS": {
-            "pool": _pool(pool_max),
+            "pool": _pool(pool_max, wait_seconds),
             # Django's own cursors never prepare; ours (primitives/sql.py) do at once
             "prepare_threshold": 0 if ENV.database_prepared_statements else None,
         },
@@ -100,9 +102,9 @@ def _database(url: str, pool_max: int) -> dict[str, Any]:
     }
 
 
-DATABASES = {"default": _database(ENV.database_url, ENV.database_pool_max)}
+DATABASES = {"default": _database(ENV.database_url, ENV.database_pool_max, POOL_WAIT_SECONDS)}
 if ENV.temporality_database_url:
-    DATABASES["temporality"] = _database(ENV.temporality_database_url, ENV.temporality_pool_max)
+    DATABASES["temporality"] = _database(ENV.temporality_database_url, ENV.temporality_pool_max, STORE_WAIT_SECONDS)
 DATABASE_ROUTERS = ["kernel_project.routers.TemporalityRouter"]
 
 LANGUAGE_CODE = "en"

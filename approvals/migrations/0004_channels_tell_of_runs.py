@@ -16,6 +16,7 @@ BEFORE = import_module("approvals.migrations.0003_quorum_escalation_edits_and_an
 # One statement in the transaction that writes the event: the event and its messages are there together or not at all.
 # The journal's other columns do not tell the project, nor whether an attempt that failed ended uncertain.
 TELL = """
+SET LOCAL lock_timeout = '10s';  -- writers of events wait for the trigger no longer than this
 CREATE FUNCTION approvals_new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
     -- a UUID of version 7, so that messages stand in the order of time
     SELECT encode(set_bit(set_bit(overlay(
@@ -83,9 +84,6 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-
-UPDATE approvals_delivery d SET project = a.project, run_id = a.run_id
-FROM approvals_approval a WHERE a.id = d.approval_id AND d.run_id IS NULL;
 """
 TELL_NOT = """
 DROP TRIGGER approvals_message_is_of_its_run ON approvals_delivery; DROP FUNCTION approvals_message_is_of_its_run;

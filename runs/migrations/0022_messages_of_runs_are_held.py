@@ -10,5 +10,5 @@ CREATE TRIGGER kernel_hold BEFORE DELETE ON approvals_delivery
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0021_indexes_of_the_purge"), ("approvals", "0004_channels_tell_of_runs")]
+    dependencies = [("runs", "0021_indexes_of_the_purge"), ("approvals", "0005_messages_know_their_run")]
     operations = [migrations.RunSQL(COVER % "named", COVER % "approval")]

@@ -111,10 +111,10 @@ def look(client, address, **query):
         took = time.monotonic() - began
         assert answer.status_code == 200, (address, query)
         assert took < PAGE_SECONDS_MAX, (address, query, took)
-        for one in asked.captured_queries:
-            if one["sql"].startswith(("SELECT", "WITH", "--")) and "set_config" not in one["sql"]:
-                cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {one['sql']}")
-                check_plan(cursor.fetchone()[0][0]["Plan"], one["sql"])
+        for sql in filter(None, (one["sql"] for one in asked.captured_queries)):
+            if sql.startswith(("SELECT", "WITH", "--")) and "set_config" not in sql:
+                cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")
+                check_plan(cursor.fetchone()[0][0]["Plan"], sql)
     return answer.content.decode()
 
 
