@@ -113,12 +113,19 @@ def _request(given: Dispatch) -> StartRequest:
 
 
 def _settle(given: Dispatch, child: Run) -> None:
-    """Tell how the child ended, and give its words to the parent's model: data, and cut like any other result."""
+    """Tell how the child ended, and give its words to the parent's model: data, and cut like any other result.
+
+    Both in one transaction, once: a child that is still stopping has another state when somebody tries again.
+    """
     completed = child.state == Run.State.COMPLETED
     status = {"status": child.state, "reason": child.failure_code}
-    _tell(child, "completed" if completed else "failed", status, attempt=child.resumes + 1)
     result = EffectResult(text=_told(child), is_error=not completed)
-    operations.settle_answer(given, result, spent=Charge(*charged(child.id)))
+    with transaction.atomic():
+        Run.objects.select_for_update(no_key=True).filter(id=given.run_id).first()  # before the call, as everywhere
+        if not Operation.objects.filter(id=given.operation_id, state=STATE.DISPATCHED).exists():
+            return
+        _tell(child, "completed" if completed else "failed", status, attempt=child.resumes + 1)
+        operations.settle_answer(given, result, spent=Charge(*charged(child.id)))
 
 
 def _told(child: Run) -> str:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from uuid import UUID
 
+from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from approvals import selectors as approvals
@@ -142,8 +143,19 @@ def _ask_temporal(silent: Sequence[Run]) -> int:
             _write(run, UNREACHABLE)
         return len(silent)
     for run, seen in zip(asked, sights, strict=True):
-        run.waiting_for = _write(run, UNREACHABLE if seen is None else _seen(run, seen))
+        run.waiting_for = _write(run, UNREACHABLE if seen is None else _judged(run, seen))
     return sum(bool(run.waiting_for) for run in silent)
+
+
+def _judged(run: Run, seen: temporal.Sight) -> str:
+    """What was seen of a run. One that cannot be explained must not hide the reasons of all others."""
+    try:
+        return _seen(run, seen)
+    except DatabaseError:
+        raise  # the store is away: that is no fault of this run
+    except Exception as error:
+        logger.exception("run %s cannot be explained", run.id)
+        return f"cannot be explained: {type(error).__name__}, see the log"
 
 
 def _seen(run: Run, seen: temporal.Sight) -> str:

@@ -140,6 +140,37 @@ def test_a_worker_killed_before_the_end_is_written_takes_it_up_once(project, mon
     assert Run.objects.filter(parent_id=run.id).count() == 1
 
 
+def test_a_child_that_ends_between_two_tries_to_take_up_its_end_is_told_once(project, monkeypatch):
+    run, operation = dispatched(project, helper(project, [says("found")]))
+    bring_on(run, operation)
+    endings.request_cancel(run.id, project.slug, ANN)
+    with monkeypatch.context() as broken:
+        broken.setattr("runs.boundary.operations.settle_answer", killed)
+        with pytest.raises(Killed):
+            delegations._give_up(operation.id)
+    endings.finish(FinishInput(run_id=child(run).id, outcome="cancelled"))
+    delegations._give_up(operation.id)
+    assert Operation.objects.get(id=operation.id).state == "tool_error"
+    assert told(run).count("delegation.failed") == 1
+
+
+def test_a_run_that_cannot_be_explained_hides_no_other(project, monkeypatch):
+    agent = helper(project, [says("found")])
+    bad, good = parent_of(project, agent), parent_of(project, agent)
+    sight = temporal.Sight("running")
+    monkeypatch.setattr(temporal, "look_at_all", lambda ids: [sight for _ in ids])
+
+    def seen(run, _sight):
+        if run.id == bad.id:
+            raise ValueError("odd")
+        return "seen"
+
+    monkeypatch.setattr(waiting, "_seen", seen)
+    waiting._ask_temporal([read(bad), read(good)])
+    assert read(good).waiting_for == "seen"
+    assert read(bad).waiting_for == "cannot be explained: ValueError, see the log"
+
+
 def test_limits_are_told_to_the_model_and_start_nothing(project, settings):
     agent = helper(project, [says("found")])
     run, operation = dispatched(project, agent, limits={"children_max": 0})
