@@ -16,13 +16,25 @@ T = TypeVar("T")
 
 DATABASE_THREADS = 8  # at most this many connections of a worker are busy at once
 
+CALLING_THREADS = 4  # of work that also waits for another server
+
 _pool = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database")
+_calling = ThreadPoolExecutor(CALLING_THREADS, thread_name_prefix="calling")
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Await blocking database work. A cancelled caller stops waiting; the work itself runs to its end."""
-    call = partial(with_clean_connection, partial(work, *args, **kwargs))
-    return await asyncio.get_running_loop().run_in_executor(_pool, contextvars.copy_context().run, call)
+    return await _on(_pool, partial(work, *args, **kwargs))
+
+
+async def calling(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Like to_the_end, for work that waits for another server too: it takes no thread that an outcome needs."""
+    return await uninterrupted(asyncio.ensure_future(_on(_calling, partial(work, *args, **kwargs))))
+
+
+async def _on(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    call = partial(with_clean_connection, work)
+    return await asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, call)
 
 
 async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -21,7 +21,7 @@ from runs.boundary import live
 from runs.boundary import perform as boundary
 from runs.boundary.models import port
 from runs.boundary.models.errors import ModelError
-from runs.boundary.threads import in_thread, to_the_end
+from runs.boundary.threads import calling, in_thread, to_the_end
 from runs.loop import delegations, endings, sweeps, turns
 from runs.loop.contracts import DelegateInput, FinishInput, LookInput, PerformInput, Seen, ThinkInput, Thought, Ticket
 from runs.loop.starts import KeyInProgress
@@ -135,7 +135,7 @@ async def perform(asked: PerformInput) -> Ticket:
 async def delegate(asked: DelegateInput) -> Ticket:
     """Another agent does a task: start its run, or take up how that ended."""
     async with beating():
-        return await in_thread(delegations.delegate, asked, activity.heartbeat)
+        return await calling(delegations.delegate, asked, activity.heartbeat)
 
 
 @activity.defn(name="look")

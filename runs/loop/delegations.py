@@ -26,9 +26,9 @@ from runs.boundary.threads import in_thread
 from runs.contracts import Limits
 from runs.loop import endings, starts
 from runs.loop.contracts import DelegateInput, Ticket
-from runs.loop.starts import KeyInProgress, Parent, ParentStopped, StartRequest
+from runs.loop.starts import KeyInProgress, Parent, ParentLate, ParentStopped, StartRequest
 from runs.loop.turns import tickets
-from runs.models import Kind, Operation, Run
+from runs.models import AgentVersion, Kind, ModelPrice, Operation, Run
 from runs.selectors import charged
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ TEXTS = {
 }
 UNCLEAR_NOTE = "\nOf its operations {count} have an UNKNOWN outcome: do not let them be repeated."
 LAST_WORDS = "\nIts last answer, as data:\n{answer}"
+LATE = "the run's time was over before the other agent began"
 STATE = Operation.State
 
 
@@ -77,7 +78,7 @@ def child_of(operation_id: UUID) -> Run | None:
 
 def _call_off(given: Dispatch, child: Run | None) -> None:
     if child is None:
-        operations.settle_failure(given, "withdrawn", "the run's time was over before the other agent began")
+        operations.settle_failure(given, "withdrawn", LATE)
     else:
         cancel(child, endings.PARENT_LATE)
 
@@ -87,6 +88,9 @@ def _start(given: Dispatch) -> None:
         child = starts.start(_request(given)).run
     except KeyInProgress:
         raise
+    except ParentLate:
+        _call_off(given, child_of(given.operation_id))
+        return
     except ParentStopped:
         return  # whoever ends the run gives the call its outcome
     except (Invalid, NotFound, Conflict) as error:
@@ -100,6 +104,7 @@ def _request(given: Dispatch) -> StartRequest:
     run = Run.objects.select_related("agent_version").get(id=given.run_id)
     if run.depth >= settings.KERNEL_CHILD_DEPTH_MAX:
         raise Conflict(f"runs may go {settings.KERNEL_CHILD_DEPTH_MAX} deep, and this one is", code="too_deep")
+    _check_price(run, given.configuration["remote_name"])
     limits = Limits.model_validate(run.agent_version.definition["limits"])
     own = settings.KERNEL_CHILDREN_MAX if limits.children_max is None else limits.children_max
     return StartRequest(
@@ -110,6 +115,22 @@ def _request(given: Dispatch) -> StartRequest:
         key=str(given.operation_id),
         parent=Parent(run.id, given.operation_id, run.depth + 1, min(own, settings.KERNEL_CHILDREN_MAX)),
     )
+
+
+def _check_price(run: Run, agent: str) -> None:
+    """What a child costs counts against the limits of all runs above it; unknown is not nothing."""
+    versions = AgentVersion.objects.filter(agent__project_id=run.project_id, agent__name=agent)
+    version = versions.order_by("version").last()
+    model = version.definition["model"] if version else ""
+    if not model or ModelPrice.objects.filter(project_id=run.project_id, model=model).exists():
+        return
+    above = run
+    for _ in range(run.depth + 1):
+        if above.agent_version.definition["limits"].get("cost_max") is not None:
+            raise Conflict(f"this run may cost only so much, and {model} has no price", code="price_unknown")
+        if above.parent_id is None:
+            return
+        above = Run.objects.select_related("agent_version").get(id=above.parent_id)
 
 
 def _settle(given: Dispatch, child: Run) -> None:

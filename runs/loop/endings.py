@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count
+from django.db.models import Count, F
 from django.db.models.functions import Now
 
 from approvals import services as approvals
@@ -68,6 +68,8 @@ def _stop(run: Run, by: Actor, reason: str) -> None:
 
 def stop_children(run: Run, by: Actor, reason: str) -> None:
     """Ask all runs below a locked one to stop, in its transaction."""
+    resuming = Run.objects.filter(parent_id=run.id, state=Run.State.FAILED, resuming_since__isnull=False)
+    resuming.update(resuming_since=None, resumes=F("resumes") + 1)  # whoever resumes it finds that it did not
     live = Run.objects.filter(parent_id=run.id, state__in=Run.LIVE, cancel_requested_at__isnull=True)
     for child in live.select_for_update(no_key=True).order_by("id"):
         _stop(child, by, reason)

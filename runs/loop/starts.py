@@ -14,11 +14,11 @@ from kernel_project.primitives.canonical import canonical_json, sha256_hex
 from kernel_project.primitives.clock import now
 from kernel_project.primitives.errors import Conflict, Invalid, NotFound, Unavailable
 from runs.boundary import artifacts, workspaces
-from runs.contracts import AgentDefinition
+from runs.contracts import AgentDefinition, Limits
 from runs.loop import queues, temporal
 from runs.loop.contracts import Plan, RunInput
 from runs.loop.turns import begin_run
-from runs.models import AgentVersion, Artifact, IdempotencyKey, Run, Tombstone
+from runs.models import AgentVersion, Artifact, IdempotencyKey, Operation, Run, Tombstone
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,12 @@ class ParentStopped(Conflict):
     """The run that wants a child has ended, or is to stop: nothing of it starts any more."""
 
     code = "parent_stopped"
+
+
+class ParentLate(ParentStopped):
+    """The time of the run that wants a child is over, and its children were told to stop before this one was there."""
+
+    code = "parent_late"
 
 
 class TooManyChildren(Conflict):
@@ -163,8 +169,16 @@ def _write(asked: StartRequest) -> tuple[Run, bool]:
 def _hold_parent(parent: Parent) -> None:
     """Lock the parent first of all: a cancel of it finds the child, or has been before and there is none."""
     live = Run.objects.select_for_update(no_key=True).filter(id=parent.run_id, state=Run.State.RUNNING)
-    if not live.filter(cancel_requested_at__isnull=True).exists():
+    run = live.filter(cancel_requested_at__isnull=True).first()
+    if run is None:
         raise ParentStopped("the run has ended or was asked to stop: it starts no other one")
+    if not Operation.objects.filter(id=parent.operation_id, state=Operation.State.DISPATCHED).exists():
+        raise ParentStopped("the call has an outcome already: nothing is started for it")
+    limits = Limits.model_validate(AgentVersion.objects.get(id=run.agent_version_id).definition["limits"])
+    if limits.wall_seconds_max:
+        began_too_early = Now() - timedelta(seconds=limits.wall_seconds_max)
+        if Run.objects.filter(id=run.id, created_at__lte=began_too_early).exists():
+            raise ParentLate("the run's time is over: it starts no other one")
 
 
 def _take_key(asked: StartRequest, run_id: UUID) -> Run | None:

@@ -1,4 +1,6 @@
-"""Say why a run does not move, so that none is stuck unseen; end those whose workflow is gone. Wakes nobody."""
+"""Say why a run does not move, so that none is stuck unseen; end those whose workflow is gone. Wakes nobody but a run
+that was not told how its child ended.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from django.db.models.functions import Now
 from approvals import selectors as approvals
 from kernel_project.primitives.clock import now, wire_time
 from kernel_project.primitives.errors import Unavailable
+from runs.boundary.reconcile import tell
 from runs.loop import agent_loop, delegations, endings, temporal
 from runs.loop.contracts import FinishInput, Thought
 from runs.models import Kind, Operation, Run
@@ -29,6 +32,7 @@ TICKS_MAX = 6  # within so many ticks, of 5 s each, Temporal was asked about eve
 LOOKS_MAX = 1_000  # … but no more than so many by one tick
 QUIET = timedelta(seconds=5)  # a run that moved a moment ago needs no reason
 STOPPING = timedelta(seconds=60)  # a call that was told to stop has long ended; after it, Temporal is asked
+UNTOLD = timedelta(seconds=15)  # longer than it takes to take up how a child ended
 UNTAKEN = timedelta(seconds=10)  # a task that nobody took for so long has no worker
 TASK_FAILURES_MIN = 2  # one failure of a workflow's task may be chance
 REASON_CHARS_MAX = 200
@@ -52,6 +56,8 @@ def explain() -> int:
             else:
                 _write(run, reason)
                 waiting += bool(reason)
+            if _has_untold_end(calls[run.id], children):
+                tell(run.id)
         if len(batch) < BATCH:
             break
     return waiting + _ask_temporal(silent)
@@ -73,12 +79,18 @@ def _granted(calls: dict[UUID, list[Operation]]) -> set[UUID]:
 
 
 def _children(calls: dict[UUID, list[Operation]]) -> dict[UUID, Run]:
-    """The live runs of other agents that carry out these calls, by call."""
+    """The runs of other agents that carry out these calls, by call."""
     out = [
         one.id for rows in calls.values() for one in rows if one.kind == Kind.AGENT and one.state == STATE.DISPATCHED
     ]
-    live = Run.objects.filter(parent_operation_id__in=out, state__in=Run.LIVE) if out else Run.objects.none()
-    return {child.parent_operation_id: child for child in live if child.parent_operation_id is not None}
+    found = Run.objects.filter(parent_operation_id__in=out) if out else Run.objects.none()
+    return {child.parent_operation_id: child for child in found if child.parent_operation_id is not None}
+
+
+def _has_untold_end(calls: Sequence[Operation], children: Mapping[UUID, Run]) -> bool:
+    """Whether a child ended a while ago and its call does not know: an older build tells nobody."""
+    ends = [children[one.id].ended_at for one in calls if one.id in children]
+    return any(end is not None and now() - end > UNTOLD for end in ends)
 
 
 def _reason(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
 
-from kernel_project.primitives.errors import Invalid
+import pytest
+from django.db.models.functions import Now
+
+from kernel_project.primitives.errors import Conflict, Invalid
 from outbox.contracts import Actor
 from outbox.models import Event
 from runs import registry
@@ -13,8 +16,8 @@ from runs.boundary.tool_names import exposed_name
 from runs.contracts import AgentDefinition
 from runs.loop import delegations, endings, starts, temporal, transcripts, waiting, workflows
 from runs.loop.contracts import DelegateInput, FinishInput, ThinkInput
-from runs.loop.turns import close_turn, open_turn
-from runs.models import Operation, Run, Tool
+from runs.loop.turns import close_turn, confirm_resume, open_turn
+from runs.models import News, Operation, Run, Tool
 from runs.registry_contracts import ProjectFile
 from tests.api_client import api_for
 from tests.kernel import (  # fmt: skip
@@ -154,6 +157,39 @@ def test_a_child_that_ends_between_two_tries_to_take_up_its_end_is_told_once(pro
     assert told(run).count("delegation.failed") == 1
 
 
+def test_an_end_that_nobody_told_is_told_again_and_shown(project, monkeypatch):
+    run, operation = dispatched(project, helper(project, [says("found")]))
+    bring_on(run, operation)
+    below = child(run)
+    endings.finish(FinishInput(run_id=below.id, outcome="completed"))
+    News.objects.filter(run_id=run.id).delete()  # an older build writes none
+    Run.objects.filter(id=below.id).update(ended_at=Now() - 2 * waiting.UNTOLD)
+    monkeypatch.setattr(temporal, "look_at_all", lambda ids: [temporal.Sight("running") for _ in ids])
+    waiting.explain()
+    assert read(run).waiting_for == f"child run: {below.id} (completed)"
+    assert News.objects.filter(run_id=run.id).exists()
+
+
+def test_a_cancel_reaches_a_child_that_is_being_resumed(project):
+    run, operation = dispatched(project, helper(project, [says("found")]))
+    bring_on(run, operation)
+    below = child(run)
+    endings.finish(FinishInput(run_id=below.id, outcome="failed", code="broken", message="it broke"))
+    Run.objects.filter(id=below.id).update(resuming_since=Now(), resumes=1, resumed_by="ann", resumed_by_type="human")
+    endings.request_cancel(run.id, project.slug, ANN)
+    assert not confirm_resume(below.id, 1)
+    assert read(below).state == "failed"
+
+
+def test_a_run_with_a_limit_on_cost_starts_no_child_whose_price_nobody_knows(project):
+    agent = helper(project, [says("found")])
+    run, _ = dispatched(project, agent)
+    delegations._check_price(run, agent)
+    run.agent_version.definition["limits"]["cost_max"] = "5"
+    with pytest.raises(Conflict, match="has no price"):
+        delegations._check_price(run, agent)
+
+
 def test_a_run_that_cannot_be_explained_hides_no_other(project, monkeypatch):
     agent = helper(project, [says("found")])
     bad, good = parent_of(project, agent), parent_of(project, agent)
@@ -194,6 +230,14 @@ def test_nothing_is_started_for_a_run_that_is_to_stop_or_whose_time_is_over(proj
     endings.finish(FinishInput(run_id=child(run).id, outcome="cancelled"))
     [ticket] = [bring_on(run, operation)]
     assert ticket.state == "tool_error"
+
+
+def test_a_late_parent_starts_no_child_although_nobody_said_that_its_time_is_over(project):
+    run, operation = dispatched(project, helper(project, [says("found")]), limits={"wall_seconds_max": 60})
+    Run.objects.filter(id=run.id).update(created_at=run.created_at - timedelta(seconds=61))
+    assert bring_on(run, operation).state == "failed"
+    assert Operation.objects.get(id=operation.id).error_class == "withdrawn"
+    assert not Run.objects.filter(parent_id=run.id).exists()
 
 
 def test_the_api_and_the_console_show_parent_and_children(project, admin_client):
