@@ -10,6 +10,7 @@ import json
 import socket
 from datetime import timedelta
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -354,3 +355,14 @@ def test_an_address_that_swallows_connections_leaves_time_for_the_next(hook, mon
             caller.connect_ex(("127.0.0.2", port))
         assert deliveries.send_due() == 1
     assert messages(scene, occasion="requested").get().sent_at is not None
+
+
+@pytest.mark.parametrize("avoided", ["hashjoin", "indexscan", "nestloop"])
+def test_one_is_claimed_at_a_time_whatever_the_plan(avoided):
+    for _ in range(3):
+        announced(target="http://127.0.0.1:9/")
+    with transaction.atomic(), connection.cursor() as cursor:
+        for way in {"mergejoin", "bitmapscan", "material", avoided}:
+            cursor.execute(f"SET LOCAL enable_{way} = off")
+        assert deliveries._claim(uuid4()) is not None
+    assert Delivery.objects.filter(lease_token__isnull=False).count() == 1
