@@ -38,7 +38,7 @@ DAYS = 30
 PER_RUN = {"operations": 10, "artifacts": 10, "events": 15}
 ROWS_PER_RUN = sum(PER_RUN.values()) + 3  # with the run, its stream and its key
 OLD, READ = "bench-old", "bench-read"
-PEAK = re.compile(r"VmRSS:\s+(\d+) kB")
+RESIDENT = re.compile(r"VmRSS:\s+(\d+) kB")
 BODY = b"x" * 400
 
 
@@ -115,7 +115,7 @@ def _read_while(look: Callable[[int], None], goes_on: Callable[[float], bool]) -
 
 def _resident(pid: int) -> int:
     try:
-        found = PEAK.search(Path(f"/proc/{pid}/status").read_text())
+        found = RESIDENT.search(Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return 0
     return int(found[1]) if found else 0
